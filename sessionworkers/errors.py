@@ -1,0 +1,112 @@
+"""Every error this package raises on purpose.
+
+::
+
+    SessionworkersError
+    ├── ConfigError            a setting is wrong; carries every problem found, exit code 2
+    ├── RuntimeDirError        the runtime directory cannot be trusted or made, exit code 1
+    ├── StartupError           a worker or the server could not start, exit code 3
+    ├── ClaimError             a claim could not be made or read
+    │   ├── ClaimConflict      another worker holds the claim                      409
+    │   ├── ClaimsFull         the cap on claims is reached, new sessions only     503
+    │   └── StoreUnavailable   the store itself failed (disk full, no inodes)      503
+    ├── HopError               a request could not be carried to its owner
+    │   ├── OwnerGone          the owner no longer lives; nothing was answered     410
+    │   ├── OwnerBusy          the owner's backlog stayed full; nothing was sent   503
+    │   ├── NotMine            the owner says that another worker holds the claim
+    │   └── HopBroken          the hop broke after the reply had begun; end with FIN
+    └── FrameError             the peer spoke another protocol or broke a limit
+
+``status`` is the HTTP status that the error means to the client, so that no caller needs a ladder of types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class SessionworkersError(Exception):
+    """Base of all errors of this package."""
+
+    status: int = 500
+    exit_code: int = 1
+
+
+class ConfigError(SessionworkersError):
+    """Settings that cannot work. ``problems`` holds one sentence each, all that were found."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(self.problems))
+
+
+class RuntimeDirError(SessionworkersError):
+    """The runtime directory cannot be made or is not safe to use; the message names the path and the reason."""
+
+
+class StartupError(SessionworkersError):
+    """The server or one of its workers could not start."""
+
+    exit_code = 3
+
+
+class ClaimError(SessionworkersError):
+    """A claim could not be made or read."""
+
+    status = 503
+
+
+class ClaimConflict(ClaimError):
+    """Another worker, ``owner`` (its uid), holds the claim."""
+
+    status = 409
+
+    def __init__(self, message: str, owner: str | None = None) -> None:
+        super().__init__(message)
+        self.owner = owner
+
+
+class ClaimsFull(ClaimError):
+    """This worker holds as many claims as it may; sessions that are open go on."""
+
+
+class StoreUnavailable(ClaimError):
+    """The claim store failed (no space, no inodes, read-only); no claim was made."""
+
+
+class HopError(SessionworkersError):
+    """A request could not be carried to its owner."""
+
+    status = 502
+
+
+class OwnerGone(HopError):
+    """The owner no longer lives. No byte of a reply was sent."""
+
+    status = 410
+
+
+class OwnerBusy(HopError):
+    """The owner did not accept within the connect limit. Nothing was sent to it."""
+
+    status = 503
+
+
+class NotMine(HopError):
+    """The owner refused before its app saw anything: the claim names another worker, ``owner``, or none (None)."""
+
+    status = 409
+
+    def __init__(self, owner: str | None = None) -> None:
+        super().__init__("the claim names another worker")
+        self.owner = owner
+
+
+class HopBroken(HopError):
+    """The hop broke after the reply had begun: what was sent cannot be taken back."""
+
+
+class FrameError(SessionworkersError):
+    """A peer on a private socket broke the frame protocol."""
