@@ -50,7 +50,7 @@ GUNICORN = (
 )
 
 STARTED = "Application startup complete"
-MARK = "SESSIONWORKERS_TEST_MARK"
+MARK = "SWTEST_MARK"
 _DROPPED = re.compile(r"^(SESSIONWORKERS_|UVICORN_|GUNICORN_|WEB_CONCURRENCY$|FORWARDED_ALLOW_IPS$|XDG_RUNTIME_DIR$)")
 
 
@@ -194,6 +194,21 @@ def _dechunk(data: bytes) -> bytes:
         data = rest[length + 2 :]
 
 
+def processes(mark: str, session: int = -1) -> list[int]:
+    """Pids that run (zombies do not) with ``MARK=mark`` in their environment, or in the session ``session``."""
+    found = []
+    wanted = f"{MARK}={mark}".encode()
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # After the name, which may hold anything in its brackets: state, ppid, pgrp, session.
+            fields = stat.read_text().rpartition(")")[2].split()
+            if fields[0] in "ZX":
+                continue
+            if int(fields[3]) == session or wanted in stat.with_name("environ").read_bytes().split(b"\0"):
+                found.append(int(stat.parent.name))
+    return found
+
+
 @dataclass
 class Server:
     """A running server. ``base`` is where its runtime directory is made."""
@@ -245,22 +260,8 @@ class Server:
         return await afetch(self.port, method, path, body, headers, **kw)
 
     def processes(self) -> list[int]:
-        """Pids of all that this server started and that still run (zombies do not), by session or by marker."""
-        found = []
-        wanted = f"{MARK}={self.mark}".encode()
-        for name in os.listdir("/proc"):
-            if not name.isdigit():
-                continue
-            with contextlib.suppress(OSError):
-                stat = pathlib.Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-                if stat[0] in "ZX":
-                    continue
-                # stat after the name: state, ppid, pgrp, session
-                if int(stat[3]) == self.process.pid or wanted in pathlib.Path(
-                    f"/proc/{name}/environ"
-                ).read_bytes().split(b"\0"):
-                    found.append(int(name))
-        return found
+        """Pids of all that this server started and that still run."""
+        return processes(self.mark, self.process.pid)
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
