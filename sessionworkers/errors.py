@@ -14,6 +14,8 @@
     │   ├── OwnerGone          the owner no longer lives; nothing was answered     410
     │   ├── OwnerBusy          the owner's backlog stayed full; nothing was sent   503
     │   ├── NotMine            the owner says that another worker holds the claim
+    │   ├── HopRefused         the owner's end would not take it (another release, unreadable)    502
+    │   ├── AppFailed          the owner's app raised before its reply began; logged there         500
     │   └── HopBroken          the hop broke after the reply had begun; end with FIN
     └── FrameError             the peer spoke another protocol or broke a limit
 
@@ -22,7 +24,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 
 class SessionworkersError(Exception):
@@ -77,15 +80,27 @@ class StoreUnavailable(ClaimError):
 
 
 class HopError(SessionworkersError):
-    """A request could not be carried to its owner."""
+    """A request could not be carried to its owner.
+
+    ``replay`` is an ASGI ``receive`` that gives the request once more from its beginning, for handling it elsewhere.
+    It is None when the owner's app may have seen the request, which then must never run a second time.
+    """
 
     status = 502
+    replay: Callable[[], Awaitable[Any]] | None = None
 
 
 class OwnerGone(HopError):
-    """The owner no longer lives. No byte of a reply was sent."""
+    """The owner no longer lives. No byte of a reply was sent.
+
+    ``sent``: the request had already been sent to it, so the app may have acted on it and nothing may be repeated.
+    """
 
     status = 410
+
+    def __init__(self, message: str = "the owner is gone", *, sent: bool = False) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class OwnerBusy(HopError):
@@ -102,6 +117,16 @@ class NotMine(HopError):
     def __init__(self, owner: str | None = None) -> None:
         super().__init__("the claim names another worker")
         self.owner = owner
+
+
+class HopRefused(HopError):
+    """The owner's end would not take the request: no protocol version in common, or a head it could not read."""
+
+
+class AppFailed(HopError):
+    """The owner's app raised before its reply began. The owner has logged the traceback; the client gets a 500."""
+
+    status = 500
 
 
 class HopBroken(HopError):
