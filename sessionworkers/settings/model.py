@@ -1,0 +1,204 @@
+"""Every setting of this package, declared once.
+
+The command line, the ``SESSIONWORKERS_*`` variables, ``[tool.sessionworkers]`` in ``pyproject.toml`` (or the top level
+of ``sessionworkers.toml``), the error texts and the table in the README are all made from the fields of
+:class:`Settings`. Nothing else in this package reads the environment.
+
+Order: command line, environment, TOML file, default. A list is replaced as a whole, never joined across sources.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from sessionworkers.errors import ConfigError
+from sessionworkers.settings.checks import (
+    check_cookie_name,
+    check_path,
+    check_preset,
+    check_preset_or_all,
+    check_rule,
+    check_table,
+    conflicts,
+    table_text,
+)
+from sessionworkers.settings.option import Option, splitter
+from sessionworkers.settings.sources import EnvironSource, Source, TomlSource, problem_texts
+from sessionworkers.settings.units import DURATION_ALLOWED, SIZE_ALLOWED, parse_duration, parse_size
+
+_lines = BeforeValidator(splitter("\n;"))
+_names = BeforeValidator(splitter("\n;, "))
+_secrets = BeforeValidator(splitter("\n"))
+_seconds = BeforeValidator(parse_duration)
+
+Seconds = Annotated[float, _seconds, Option("SECONDS", DURATION_ALLOWED)]
+Size = Annotated[int, BeforeValidator(parse_size), Option("SIZE", SIZE_ALLOWED)]
+
+_sources: ContextVar[tuple[Source, ...]] = ContextVar("sessionworkers_settings_sources", default=())
+
+
+class Settings(BaseSettings):
+    """The settings in force. ``Settings()`` holds the defaults; :meth:`load` reads the sources.
+
+    Frozen; times are seconds, sizes bytes.
+    """
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=False)
+
+    session_id: Annotated[
+        list[Annotated[str, AfterValidator(check_rule)]],
+        _lines,
+        Option("RULE", "carriers such as header:NAME, cookie:NAME, path:/a/{id} or json:a.b, then KEY=VALUE words"),
+    ] = Field(
+        default=[],
+        description="One session rule: where the session ID travels, separated by spaces, then its lifetime, "
+        'such as "path:/v1/sessions/{id} json:session_id idle=3600". Repeat for more rules; the first that matches '
+        "wins.",
+    )
+    rules: Annotated[
+        list[Annotated[dict[str, Any], AfterValidator(check_table)]],
+        BeforeValidator(splitter("\n")),
+        Option("TABLES", "tables with a name, carriers and the keys of a rule", cli=False),
+    ] = Field(
+        default=[],
+        description="Session rules as TOML tables (`[[tool.sessionworkers.rules]]`), with the keys of a --session-id "
+        "rule. They stand after those of --session-id.",
+    )
+    preset: Annotated[
+        list[Annotated[str, AfterValidator(check_preset)]], _names, Option("NAME", "the name of a preset")
+    ] = Field(
+        default=[],
+        description="Use this preset although its framework was not recognised. Repeat for more.",
+    )
+    no_preset: Annotated[
+        list[Annotated[str, AfterValidator(check_preset_or_all)]],
+        _names,
+        Option("NAME", 'the name of a preset, or "all"'),
+    ] = Field(
+        default=[],
+        description='Never use this preset; "all" refuses those that would turn themselves on.',
+    )
+    auto: Annotated[bool, Option("", "true or false")] = Field(
+        default=True,
+        description="Learn session IDs that replies hand out, where no rule or preset finds one.",
+    )
+    no_routing: Annotated[
+        list[Annotated[str, AfterValidator(check_path)]],
+        _lines,
+        Option("PATH", "a path that begins with /, `{id}` or `*` for any one segment"),
+    ] = Field(
+        default=[],
+        description="Handle requests below this path where they arrive, whatever ID they carry. Repeat for more.",
+    )
+    session_secret: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        _secrets,
+        Option("SECRET", "secrets that are not empty, one a line", cli=False, secret=True),
+    ] = Field(
+        default=[],
+        repr=False,
+        description="Secrets of the app's signed session cookies or tokens, the newest first, where they cannot be "
+        "taken from the loaded app.",
+    )
+    affinity_cookie: Annotated[
+        Annotated[str, AfterValidator(check_cookie_name)] | None, Option("NAME", "the name of a cookie")
+    ] = Field(
+        default=None,
+        description="Set a cookie of this name on clients, and route by it where no other ID is found.",
+    )
+    retry_window: Seconds = Field(
+        default=300.0,
+        description="How long a claim outlives its session's end, so that retried and late requests reach its worker.",
+    )
+    session_idle: Annotated[Seconds, Field(gt=0)] = Field(
+        default=86_400.0,
+        description="Forget a session without explicit end after this long without a request; rules may say otherwise.",
+    )
+    return_window: Annotated[Seconds, Field(gt=0)] = Field(
+        default=300.0,
+        description="Forget an ID that a reply told and no request has used within this time.",
+    )
+    max_claims: Annotated[int, Field(ge=0), Option("N", "a whole number, 0 or more")] = Field(
+        default=100_000,
+        description="Most session IDs that one worker may own; further new sessions get 503. 0: no limit.",
+    )
+    max_body: Annotated[Size, Field(gt=0)] = Field(
+        default=64 * 2**20,
+        description="Most bytes of a request body that are read to find a session ID in it.",
+    )
+    runtime_dir: Annotated[str | None, Option("DIR", "a local directory that only this user may use")] = Field(
+        default=None,
+        description="Directory for the workers' sockets and claims. Default: a fresh one in $XDG_RUNTIME_DIR, "
+        "/dev/shm or the temporary directory, removed at exit.",
+    )
+    hop_connect_timeout: Annotated[Seconds, Field(gt=0)] = Field(
+        default=2.0,
+        description="How long to try to reach the worker that owns a session before answering 503.",
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only :meth:`load` adds sources: a plain ``Settings(...)`` reads nothing."""
+        return (init_settings, *_sources.get())
+
+    @classmethod
+    def load(
+        cls,
+        overrides: Mapping[str, Any] = {},
+        *,
+        cwd: str | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Settings:
+        """Read all sources: ``overrides`` (the command line, by field name), ``environ``, the TOML file in ``cwd``.
+
+        Raises ConfigError with every problem found: the value, what is allowed and where it came from. Unknown
+        variables and TOML keys are problems too.
+        """
+        place = os.getcwd() if cwd is None else cwd
+        sources = (EnvironSource(cls, os.environ if environ is None else environ), TomlSource(cls, place))
+        problems = [problem for source in sources for problem in source.problems]
+        token = _sources.set(sources)
+        try:
+            settings = cls(**overrides)
+        except ValidationError as error:
+            problems += problem_texts(cls, error, overrides, sources)
+        else:
+            problems += conflicts(settings.preset, settings.no_preset)
+        finally:
+            _sources.reset(token)
+        if problems:
+            raise ConfigError(problems)
+        if settings.runtime_dir is not None:
+            absolute = os.path.abspath(os.path.join(place, os.path.expanduser(settings.runtime_dir)))
+            settings = settings.model_copy(update={"runtime_dir": absolute})
+        return settings
+
+    def rule_texts(self) -> list[tuple[str, str]]:
+        """All rules of ``session_id`` and ``rules`` in force, in order, as (name, words): what parse_rule takes."""
+        texts = [(f"session-id-{number}", text) for number, text in enumerate(self.session_id, 1)]
+        for number, table in enumerate(self.rules, 1):
+            texts.append((str(table.get("name", f"rule-{number}")), table_text(table)))
+        return texts
+
+    def to_json(self) -> str:
+        """Everything as JSON, secrets included: for a worker's inherited descriptor, never for a log."""
+        return self.model_dump_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Settings of :meth:`to_json`, perhaps of an older or newer release: keys unknown here are left out."""
+        return cls(**{name: value for name, value in json.loads(text).items() if name in cls.model_fields})
