@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 APP = "sessionworkers.demo.app:app"
@@ -97,8 +97,8 @@ def _stop(running: Running) -> None:
 
 
 @contextlib.contextmanager
-def serve(command: list[str], workers: int) -> Iterator[Running]:
-    """The server up with all its workers; stopped in the end, whatever happens meanwhile.
+def serve(command: list[str], workers: int, environment: Mapping[str, str] | None = None) -> Iterator[Running]:
+    """The server up with all its workers; stopped in the end, whatever happens meanwhile. ``environment`` is added.
 
     It leads a session of its own, so that Ctrl-C reaches this process alone, which then ends it. It runs in an empty
     directory: settings files of the caller's project are not the demo's.
@@ -110,7 +110,7 @@ def serve(command: list[str], workers: int) -> Iterator[Running]:
             process = subprocess.Popen(
                 [*command, "--port", str(port)],
                 cwd=home,
-                env=_environment(),
+                env={**_environment(), **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

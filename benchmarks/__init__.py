@@ -1,0 +1,1 @@
+"""Benchmarks and stress runs; not part of the installed package."""
