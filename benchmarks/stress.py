@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import collections
 import contextlib
+import functools
 import os
 import pathlib
 import random
@@ -261,7 +262,7 @@ async def run(port: int, base: str, workers: int, scale: float, only: list[str])
     client = Client(port)
     for name, (text, full, session) in ROWS.items():
         if not only or name in only:
-            show(await run_row(text, max(1, round(full * scale)), lambda number, s=session: s(client, number)))
+            show(await run_row(text, max(1, round(full * scale)), functools.partial(session, client)))
     for line in await aftermath(client, workers, base):
         show(line)
     if not only or KILLED[0] in only:

@@ -29,7 +29,6 @@ from typing import Any
 from itsdangerous import BadSignature, TimestampSigner, URLSafeSerializer
 
 SECRET = "stress-secret"
-SALT = "stress-mcp-token"
 COOKIE = "session"
 TOKEN = "x-session-token"
 
@@ -37,7 +36,7 @@ Message = MutableMapping[str, Any]
 Result = tuple[int, dict[str, Any]]
 
 signer = TimestampSigner(SECRET)
-tokens = URLSafeSerializer(SECRET, salt=SALT)
+tokens = URLSafeSerializer(SECRET)
 
 live: dict[str, dict[str, Any]] = {}
 made: list[str] = []
