@@ -1,0 +1,185 @@
+"""The worker class for gunicorn: ``gunicorn -k sessionworkers.Worker``.
+
+uvicorn-worker's class with sessions, and with what it lacks (all seen with gunicorn 27): a heartbeat by monotonic time
+that goes on while the worker stops, an end when the arbiter is gone, `graceful_timeout` honoured, QUIT that is quick,
+``--reload`` that reloads, and a failure to start that is a boot error (exit 3) instead of a respawn loop.
+
+The constructor runs in the arbiter, before fork: there the runtime directory is made, once. The identity is made in
+`run`, after fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import inspect
+import os
+import signal
+import ssl
+import sys
+from typing import Any
+
+import uvicorn
+from gunicorn.arbiter import Arbiter
+from uvicorn_worker import UvicornWorker
+
+from sessionworkers.errors import ConfigError, SessionworkersError
+from sessionworkers.hosts.uvicorn import PARENT_GONE_GRACE, SessionConfig, SessionServer, asyncio_run
+from sessionworkers.members.runtime import RuntimeDir
+from sessionworkers.settings import Settings
+
+KEEP_ALIVE = 75
+"""Seconds. gunicorn's default of 2 closes idle connections under the feet of pooled clients, and with them sessions."""
+
+GUNICORN_KEEP_ALIVE = 2
+"""gunicorn's own default, which cannot be told from a 2 that the user gave."""
+
+SHUTDOWN_MARGIN = 2
+"""Seconds between our graceful end and the arbiter's SIGKILL, for close callbacks and the app's own shutdown."""
+
+ARBITER_FILE = "arbiter.pid"
+"""In the runtime directory: the pid of the arbiter that made it, by which the arbiter of a USR2 re-exec finds it."""
+
+_made: dict[int, tuple[Settings, RuntimeDir]] = {}
+"""What this process's constructor made, by pid: a forked child has its parent's entry and must not use it as its own."""
+
+
+class Worker(UvicornWorker):
+    """gunicorn worker that makes in-memory session state work on many workers. Settings: environment and TOML."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.settings, self.runtime = _prepare(self.cfg, self.log)
+        self._server: SessionServer | None = None
+
+    def init_signals(self) -> None:
+        super().init_signals()
+        signal.signal(signal.SIGQUIT, self.handle_quit)
+
+    def handle_quit(self, sig: int, frame: Any) -> None:
+        """QUIT, and INT at the arbiter: stop now, waiting for nothing."""
+        self.alive = False
+        if self._server is None:
+            sys.exit(0)
+        self._server.should_exit = True
+        self._server.force_exit = True
+
+    def run(self) -> None:
+        """Serve until the arbiter says stop. Exits 3 if the worker could not start."""
+        try:
+            asyncio_run(self._serve(), self.config.get_loop_factory())
+        except SessionworkersError as error:
+            self.log.error("%s", error)
+            sys.exit(Arbiter.WORKER_BOOT_ERROR)
+        if self._server is None or not self._server.started:
+            sys.exit(Arbiter.WORKER_BOOT_ERROR)
+
+    async def _serve(self) -> None:
+        config = SessionConfig(
+            self.wsgi, settings=self.settings, runtime_dir=self.runtime.path, **_options(self.config, self.cfg)
+        )
+        self._server = server = SessionServer(config)
+        heartbeat = asyncio.create_task(self._heartbeat(server), name="sessionworkers-heartbeat")
+        try:
+            await server.serve(sockets=self.sockets)
+        except SystemExit:
+            raise
+        except Exception:
+            if server.started:
+                raise
+            self.log.exception("The worker could not start")
+            sys.exit(Arbiter.WORKER_BOOT_ERROR)
+        finally:
+            heartbeat.cancel()
+            worker = getattr(config, "worker", None)
+            if worker is not None:
+                worker.release()
+
+    async def _heartbeat(self, server: SessionServer) -> None:
+        """Tell the arbiter that the loop runs, to the very end; leave when the arbiter is gone or a file changed."""
+        loop = asyncio.get_running_loop()
+        every = min(1.0, self.timeout / 4) if self.timeout else 1.0
+        leaving = False
+        while True:
+            self.notify()
+            if os.getppid() != self.ppid and not leaving:
+                leaving = True
+                self.log.warning("The arbiter is gone; this worker stops")
+                server.should_exit = True
+                loop.call_later(PARENT_GONE_GRACE, os._exit, 1)
+            if not self.alive and not server.should_exit:
+                server.should_exit = True  # --reload: a file has changed
+            await asyncio.sleep(every)
+
+
+def _options(config: uvicorn.Config, cfg: Any) -> dict[str, Any]:
+    """uvicorn's options as uvicorn-worker and the subclass's CONFIG_KWARGS made them, with ours on top."""
+    names = inspect.signature(uvicorn.Config.__init__).parameters
+    options = {name: getattr(config, name) for name in names if name not in ("self", "app") and hasattr(config, name)}
+    for derived in ("reload_dirs", "reload_includes", "reload_excludes"):
+        options.pop(derived, None)  # they are read for a reloader of uvicorn's own, which gunicorn replaces
+    options["callback_notify"] = None  # ours goes on during the shutdown and reads the monotonic clock
+    options["workers"] = 1
+    if cfg.keepalive == GUNICORN_KEEP_ALIVE:
+        options["timeout_keep_alive"] = KEEP_ALIVE
+    if options.get("timeout_graceful_shutdown") is None:
+        options["timeout_graceful_shutdown"] = max(1, int(cfg.graceful_timeout) - SHUTDOWN_MARGIN)
+    if options.get("ssl_certfile"):
+        options["ssl_version"] = ssl.PROTOCOL_TLS_SERVER  # gunicorn passes the deprecated PROTOCOL_TLS
+    return options
+
+
+def _prepare(cfg: Any, log: Any) -> tuple[Settings, RuntimeDir]:
+    """Settings and runtime directory of this arbiter, made once. Exits 2 on settings that cannot work."""
+    made = _made.get(os.getpid())
+    if made is not None:
+        return made
+    try:
+        settings = Settings.load()
+        runtime = _handed_on(cfg) or _runtime(settings, cfg)
+    except ConfigError as error:
+        for problem in error.problems:
+            log.error("%s", problem)
+        sys.exit(error.exit_code)
+    except SessionworkersError as error:
+        log.error("%s", error)
+        sys.exit(error.exit_code)
+    _made[os.getpid()] = settings, runtime
+    atexit.register(_at_exit, os.getpid(), runtime)
+    log.info("Session claims in %s", runtime.path)
+    return settings, runtime
+
+
+def _runtime(settings: Settings, cfg: Any) -> RuntimeDir:
+    owner = (cfg.uid, cfg.gid) if cfg.uid != os.geteuid() else None
+    if settings.runtime_dir is not None:
+        runtime = RuntimeDir.at(settings.runtime_dir)
+    else:
+        runtime = RuntimeDir.create(owner=owner)
+    with open(os.path.join(runtime.path, ARBITER_FILE), "w", encoding="ascii") as file:
+        file.write(str(os.getpid()))
+    return runtime
+
+
+def _handed_on(cfg: Any) -> RuntimeDir | None:
+    """The directory of the arbiter that re-executed into this one (USR2): both run side by side and share claims."""
+    before = os.environ.get("GUNICORN_PID", "")
+    if not before.isdigit() or int(before) == os.getpid():
+        return None
+    for runtime in RuntimeDir.existing():
+        try:
+            with open(os.path.join(runtime.path, ARBITER_FILE), encoding="ascii") as file:
+                maker = file.read().strip()
+        except OSError:
+            continue
+        if maker == before:
+            with open(os.path.join(runtime.path, ARBITER_FILE), "w", encoding="ascii") as file:
+                file.write(str(os.getpid()))  # the next re-exec finds it by this pid
+            return runtime
+    return None
+
+
+def _at_exit(made_by: int, runtime: RuntimeDir) -> None:
+    """The arbiter leaves: the directory goes with it, unless workers of a re-exec still live by it."""
+    if os.getpid() == made_by and not runtime.in_use():
+        runtime.remove()

@@ -1,0 +1,208 @@
+"""Running under uvicorn: its `Config` and `Server` with a `Worker` composed around the app.
+
+Order (uvicorn's seams, 0.50 and later): ``config.load()`` imports the app and makes its worker; the lifespan class is
+wrapped so that the worker starts after the app did and stops before it does, with lifespan on, auto and off alike; the
+proxy headers are read once, outside the router, so that an owner sees the client as the accepting worker did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import uvicorn
+from uvicorn.config import LOGGING_CONFIG
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.server import HANDLED_SIGNALS
+
+from sessionworkers.errors import SessionworkersError
+from sessionworkers.hosts.protocol import replacement
+from sessionworkers.manager.protocol import ManagerLink
+from sessionworkers.settings import Settings
+from sessionworkers.worker.worker import Worker
+
+log = logging.getLogger("uvicorn.error")
+
+STARTUP_FAILURE = 3
+"""uvicorn's exit code for a worker that could not start; whoever sees it does not start another."""
+
+PARENT_GONE_GRACE = 4.0
+"""Seconds that a worker whose parent is gone has to stop: the port must be free for the next start."""
+
+GRACEFUL_TIMEOUT = 30
+"""Seconds, gunicorn's default. uvicorn's own is none, and one endless stream then holds its shutdown up for ever."""
+
+
+class SessionConfig(uvicorn.Config):
+    """uvicorn's configuration; loading it composes the `Worker`. ``worker`` is there once loaded."""
+
+    worker: Worker
+
+    def __init__(self, app: Any, *, settings: Settings, runtime_dir: str | None, **options: Any) -> None:
+        self._settings = settings
+        self._runtime_dir = runtime_dir
+        super().__init__(app, **options)
+
+    def load(self) -> None:
+        """Import the app and put the router around it, inside the proxy headers."""
+        proxy_headers, self.proxy_headers = self.proxy_headers, False
+        try:
+            super().load()
+        finally:
+            self.proxy_headers = proxy_headers
+        self.worker = Worker(self.loaded_app, self._settings, self._runtime_dir)
+        self.loaded_app = self.worker.app
+        if proxy_headers:
+            self.loaded_app = ProxyHeadersMiddleware(self.loaded_app, trusted_hosts=self.forwarded_allow_ips)
+        self.http_protocol_class = replacement(self.http_protocol_class)
+        self.lifespan_class = _lifespan(self.lifespan_class, self.worker, self.timeout_graceful_shutdown)
+
+
+def _lifespan(base: Any, worker: Worker, grace: float | None) -> Any:
+    """``base`` (uvicorn's lifespan, on, auto or off) with the worker started inside it."""
+
+    class SessionLifespan(base):  # type: ignore[misc]
+        async def startup(self) -> None:
+            await super().startup()
+            if self.should_exit:
+                worker.release()
+                return
+            state: dict[str, Any] = getattr(self, "state", {})
+            try:
+                await worker.start(state.copy)
+            except (SessionworkersError, OSError) as error:
+                log.error("The private server could not start: %s", error)
+                worker.release()
+                self.should_exit = True
+
+        async def shutdown(self) -> None:
+            await worker.stop(grace)
+            await super().shutdown()
+
+    return SessionLifespan
+
+
+class SessionServer(uvicorn.Server):
+    """uvicorn's server; a signal ends it, and what follows `serve` still runs.
+
+    uvicorn raises a captured signal again when it is done, so that code after ``serve()`` never runs on TERM. Here the
+    signals are only noted in ``captured``. `handle_exit` is uvicorn's own: sse-starlette, under the MCP SDK, patches it.
+    """
+
+    def __init__(self, config: SessionConfig, on_tick: Callable[[], None] | None = None) -> None:
+        super().__init__(config)
+        self.captured: list[int] = self._captured_signals
+        self._tick = on_tick
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in HANDLED_SIGNALS}
+        try:
+            yield
+        finally:
+            for sig, handler in before.items():
+                signal.signal(sig, handler)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._tick is not None:
+            self._tick()
+        return await super().on_tick(counter)
+
+
+def log_config(given: Any) -> Any:
+    """uvicorn's own logging with the route added to the access log, unless the user brought a configuration."""
+    if given is not None and given is not LOGGING_CONFIG:
+        return given
+    config: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in LOGGING_CONFIG.items()}
+    config["formatters"] = {name: dict(formatter) for name, formatter in LOGGING_CONFIG["formatters"].items()}
+    config["loggers"] = {
+        **LOGGING_CONFIG["loggers"],
+        "sessionworkers": {"handlers": ["default"], "level": "INFO", "propagate": False},
+    }
+    return config
+
+
+def run_worker(
+    config_kwargs: Mapping[str, Any],
+    settings: Settings,
+    sockets: list[socket.socket] | None,
+    runtime_dir: str | None,
+    *,
+    parent_fd: int | None = None,
+) -> int:
+    """Serve until a signal or the manager says stop; the exit code.
+
+    ``config_kwargs`` are `uvicorn.Config`'s, ``app`` included. ``sockets`` None: uvicorn binds by itself (one worker).
+    """
+    options = dict(config_kwargs)
+    app = options.pop("app")
+    options["log_config"] = log_config(options.get("log_config"))
+    if options.get("timeout_graceful_shutdown") is None:
+        options["timeout_graceful_shutdown"] = GRACEFUL_TIMEOUT
+    config = SessionConfig(app, settings=settings, runtime_dir=runtime_dir, **options)
+    link = ManagerLink(parent_fd) if parent_fd is not None else None
+    server = SessionServer(config, on_tick=link.beat if link is not None else None)
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        if link is not None:
+            await link.start(loop, lambda: _parent_gone(server, loop))
+        startup = server.startup
+
+        async def started(sockets: list[socket.socket] | None = None) -> None:
+            await startup(sockets)
+            if server.started:
+                if link is not None:
+                    link.serving(rules=config.worker.names)
+                else:
+                    log.info("Session rules: %s", ", ".join(config.worker.names) or "none")
+
+        server.startup = started  # type: ignore[method-assign]
+        await server.serve(sockets=sockets)
+
+    try:
+        asyncio_run(serve(), config.get_loop_factory())
+    except SessionworkersError as error:
+        log.error("%s", error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        pass
+    finally:
+        worker = getattr(config, "worker", None)
+        if worker is not None:
+            worker.release()
+    if not server.started:
+        return STARTUP_FAILURE
+    if runtime_dir is None and signal.SIGTERM in server.captured and parent_fd is None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)  # as uvicorn ends with one worker: killed by the signal it got
+    return 0
+
+
+def _parent_gone(server: SessionServer, loop: asyncio.AbstractEventLoop) -> None:
+    if not server.should_exit:
+        log.warning("The parent process is gone; this worker stops")
+        server.should_exit = True
+        loop.call_later(PARENT_GONE_GRACE, os._exit, 1)
+
+
+def asyncio_run(main: Any, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> Any:
+    """`asyncio.run` with a loop factory on every Python that is supported."""
+    from uvicorn._compat import asyncio_run as run
+
+    return run(main, loop_factory=loop_factory)
+
+
+if sys.platform == "win32":  # pragma: no cover
+    raise ImportError("sessionworkers needs Unix sockets with peer credentials: Linux")

@@ -1,0 +1,208 @@
+"""The accepting side: finds the session that a request names, decides, and handles it here, hops, or refuses.
+
+One request, step by step (the numbers stand again in the code):
+
+1. Not HTTP or WebSocket, or a path that is not routed: straight to the app.
+2. Find the ID. Read the body only where a rule says that the ID may be there.
+3. Look up the claim: own sessions from memory, others' from a bounded cache, else one `stat`.
+4. Decide, by the table in `sessionworkers.affinity.decide`.
+5. Handle here, through the ledger. A claim lost before the handler ran turns into a hop to the winner.
+6. Hop. An owner that says "not mine" has the claim read once more; a start gets 409 then.
+7. The owner is gone: the rule's gone answer. What may have run is never repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from sessionworkers.affinity.decide import Answer, Arrival, Claim, Names, decide
+from sessionworkers.affinity.ids import mask
+from sessionworkers.affinity.ruleset import Found, Named, NeedBody
+from sessionworkers.affinity.views import RequestView
+from sessionworkers.errors import HopError, NotMine, OwnerBusy, OwnerGone
+from sessionworkers.ledger.answers import Refused, gone, refuse
+from sessionworkers.ledger.ledger import Ledger, Receive, Scope, Send
+from sessionworkers.worker.accesslog import LoggedSend
+from sessionworkers.worker.body import BodyTooLarge, read_body
+from sessionworkers.worker.passport import encode
+
+log = logging.getLogger("sessionworkers")
+
+CACHE_SIZE = 65_536
+"""Owners of other workers' sessions that are remembered; about 10 MB at the most."""
+
+
+class Carrier(Protocol):
+    """What the router needs of the hop (`sessionworkers.hop.Links`)."""
+
+    async def carry(self, owner: str, scope: Any, receive: Receive, send: Send, meta: dict[str, Any]) -> None:
+        """Run one request on ``owner``. Raises `HopError` and its kinds."""
+
+
+class Router:
+    """An ASGI app around the ledger. ``links`` is None with a single worker: no claims, no private sockets."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        links: Carrier | None,
+        *,
+        max_body: int = 64 * 1024 * 1024,
+        on_hop: Callable[[], None] | None = None,
+    ) -> None:
+        self.ledger = ledger
+        self.rules = ledger.rules
+        self.app = ledger.app
+        self.links = links
+        self.max_body = max_body
+        self._owners: dict[str, str] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):  # 1
+            await self.app(scope, receive, send)
+            return
+        request = RequestView.from_scope(scope)
+        if self.rules.off(request):
+            await self.app(scope, receive, send)
+            return
+        found = self.rules.find(request)  # 2
+        if isinstance(found, NeedBody):
+            try:
+                body, receive = await read_body(scope, receive, self.max_body)
+            except BodyTooLarge as large:
+                receive = large.receive
+                if self.rules.start_or_end(request):
+                    await refuse(scope, send, Refused(413, "body too large", "the body that names the session is too large"))
+                    return
+                body = b""
+            request.body = body
+            found = self.rules.find(request)
+            if isinstance(found, NeedBody):
+                raise AssertionError("a rule asked for a body that was read")
+        if found is None:
+            await self._here(scope, receive, send, request, None)
+            return
+        try:
+            await self._found(scope, receive, send, request, found)
+        except Refused as refused:
+            await refuse(scope, send, refused)
+
+    async def _found(self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found) -> None:
+        if found.candidates and not self._choose(found):  # 3
+            await self._here(scope, receive, send, request, None)
+            return
+        claim, owner = self._look_up(found.primary.key)
+        names = Names.AN_ID
+        if found.also and (found.start or found.end) and self.links is not None:
+            owners = {owner} if owner is not None else set()
+            for named in found.also:
+                other_claim, other = self._look_up(named.key)
+                if other is not None:
+                    owners.add(other)
+                    claim, owner = (other_claim, other) if owner is None else (claim, owner)
+            if len(owners) > 1:
+                names = Names.CONFLICT
+        answer = decide(Arrival.PUBLIC, names, claim, inferred=found.rule.inferred, start=found.start)  # 4
+        if answer is Answer.CONFLICT:
+            raise Refused(409, "session mismatch", "the request names two different sessions")
+        if answer is Answer.HERE:
+            try:
+                await self._here(scope, receive, send, request, found)  # 5
+                return
+            except NotMine as lost:
+                owner = lost.owner
+        elif answer is not Answer.HOP:
+            raise AssertionError(f"no branch for {answer}")
+        if owner is None:
+            raise AssertionError("a hop without an owner")
+        await self._hop(scope, receive, send, request, found, owner)  # 6
+
+    async def _here(self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found | None) -> None:
+        if found is not None:
+            send = LoggedSend(send, _values(found), "here").send
+        try:
+            await self.ledger.serve(scope, receive, send, request, found)
+        except Refused as refused:
+            await refuse(scope, send, refused)
+
+    async def _hop(
+        self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found, owner: str
+    ) -> None:
+        assert self.links is not None
+        key = found.primary.key
+        logged = LoggedSend(send, _values(found), f"hop {owner[:8]}").send
+        for attempt in (1, 2):
+            try:
+                await self.links.carry(owner, scope, receive, logged, encode(found))
+                return
+            except NotMine as error:
+                self._owners.pop(key, None)
+                receive = getattr(error, "replay", None) or receive
+                if found.start or attempt == 2:
+                    raise Refused(409, "session conflict", "another worker claimed this session meanwhile") from None
+                claim, moved = self._look_up(key)
+                if claim in (Claim.MINE, Claim.NONE):
+                    await self._here(scope, receive, send, request, found)
+                    return
+                assert moved is not None
+                owner = moved
+            except OwnerGone as error:
+                self._owners.pop(key, None)
+                now_owner = self.ledger.book.store.owner(key)
+                if now_owner not in (None, owner) and not error.sent and attempt == 1:
+                    assert now_owner is not None
+                    owner = now_owner  # it moved before its owner left
+                    continue
+                await self._owner_gone(scope, receive, send, request, found, sent=error.sent)  # 7
+                return
+            except OwnerBusy:
+                raise Refused(
+                    503, "owner busy", "the worker that holds this session accepts no connection", retry_after=1
+                ) from None
+            except HopError as error:
+                raise Refused(502, "hop failed", "the worker that holds this session broke off") from error
+
+    async def _owner_gone(
+        self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found, *, sent: bool
+    ) -> None:
+        answer = decide(Arrival.PUBLIC, Names.AN_ID, Claim.GONE, inferred=found.rule.inferred, start=found.start)
+        if answer is Answer.HERE and not sent:
+            await self._here(scope, receive, send, request, None)
+            return
+        log.debug("session %s is gone: its worker lives no more", mask(found.primary.value))
+        await gone(scope, LoggedSend(send, _values(found), "gone").send, found.rule.gone, request)
+
+    def _choose(self, found: Found) -> bool:
+        """Of several inferred IDs, the first that is claimed decides."""
+        for named in found.candidates:
+            if self._look_up(named.key)[0] is not Claim.NONE:
+                found.primary = named
+                return True
+        return False
+
+    def _look_up(self, key: str) -> tuple[Claim, str | None]:
+        """Who holds ``key``. *None* is never cached, and *gone* is found out by the hop, never from the cache."""
+        book = self.ledger.book
+        if book.get(key) is not None:
+            return Claim.MINE, book.store.me
+        if self.links is None:
+            return Claim.NONE, None
+        owner = self._owners.get(key)
+        if owner is not None:
+            return Claim.OTHER, owner
+        owner = book.store.owner(key)
+        if owner is None:
+            return Claim.NONE, None
+        if owner == book.store.me:
+            return Claim.MINE, owner
+        if len(self._owners) >= CACHE_SIZE:
+            self._owners.clear()
+        self._owners[key] = owner
+        return Claim.OTHER, owner
+
+
+def _values(found: Found) -> tuple[str, ...]:
+    named: tuple[Named, ...] = (found.primary, *found.also, *found.candidates, *(n for _, n in found.joins))
+    return tuple(each.value for each in named)
