@@ -1,0 +1,276 @@
+"""The runtime directory of one server: where its workers find each other. Its layout is drawn in the package's page.
+
+Three ways in:
+
+* ``create``: the server's own, fresh, under the first base that works: ``$XDG_RUNTIME_DIR``, ``/dev/shm``, the
+  temporary directory. What a crash left there is swept first.
+* ``at``: one that the operator named. It is made, or found and checked; what a dead server left in it is cleared. Any
+  number of processes may come in this way (under a server that is not ours each worker does).
+* ``adopt``: a worker opens what its parent made.
+
+The first two, and ``adopt(serve=True)`` (gunicorn's next arbiter after USR2), hold the server lock for life, shared;
+`remove` removes only for the last holder.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat as modes
+import tempfile
+
+from ..errors import RuntimeDirError
+from . import locks
+from .sweep import SERVER_LOCK, any_member, clear, discard, sweep_stale
+from .trust import OPEN_DIR, anyone_may_rename, check_length, check_parents, open_private, refuse
+
+UID_LENGTH = 24  # hex digits of a worker's uid: 96 random bits
+SOCKETS = "s"
+_LONGEST = f"{SOCKETS}/" + "0" * UID_LENGTH
+_DIRS = ("members", SOCKETS, "claims", "names")
+_MASK_KEY = "mask.key"
+_PAGE = "page"
+PAGE_SIZE = 4096
+_MADE = b"sessionworkers 1, made\n"  # in server.lock: we made the directory itself
+_FOUND = b"sessionworkers 1, found\n"  # the operator made it; with either mark, what has our names in it is ours
+_TRIES = 5
+
+
+class RuntimeDir:
+    """An open runtime directory. Work in it goes through its descriptors, whatever its path leads to later."""
+
+    __slots__ = ("_lock", "claims_fd", "fd", "members_fd", "names_fd", "path", "sockets_fd")
+
+    def __init__(self, path: str, fd: int, uids: frozenset[int], lock: locks.HeldLock | None) -> None:
+        self.path = path
+        self.fd = fd
+        self._lock = lock
+        self.members_fd, self.sockets_fd, self.claims_fd, self.names_fd = (
+            open_private(name, uids, dir_fd=fd, path=f"{path}/{name}") for name in _DIRS
+        )
+
+    @classmethod
+    def create(cls, base: str | None = None, *, owner: tuple[int, int] | None = None) -> RuntimeDir:
+        """A fresh directory in ``base``; ``owner`` (uid, gid) gets it where workers run as another user.
+
+        RuntimeDirError says for each base why it could not be used.
+        """
+        problems = []
+        for candidate in [base] if base is not None else default_bases(owner):
+            path = os.path.abspath(candidate)
+            try:
+                check_length(os.path.join(path, "sw-12345678"), _LONGEST)
+                check_parents(os.path.join(path, "sw-12345678"))
+                sweep_stale(path, _uids(owner))
+                return cls._create(path, owner)
+            except RuntimeDirError as error:
+                problems.append(str(error))
+            except OSError as error:
+                problems.append(f"runtime directory in {path}: {error.strerror or error}")
+        raise RuntimeDirError("; ".join(problems) or "no directory found to make a runtime directory in")
+
+    @classmethod
+    def _create(cls, base: str, owner: tuple[int, int] | None) -> RuntimeDir:
+        for _ in range(_TRIES):
+            path = tempfile.mkdtemp(prefix="sw-", dir=base)
+            try:
+                fd = open_private(path, _uids(None))
+                lock = locks.take(fd, SERVER_LOCK, shared=True)
+            except FileNotFoundError:  # taken for an old leftover, say after the machine slept: once more
+                continue
+            try:
+                os.pwrite(lock.fd, _MADE, 0)
+                _populate(fd, path)
+                if owner is not None:
+                    _give_to(fd, owner)
+                return cls(path, fd, _uids(owner), lock)
+            except BaseException:
+                cls._forsake(path, fd, lock)
+                raise
+        raise refuse(base, f"new directories in it vanish ({_TRIES} tries)")
+
+    @classmethod
+    def at(cls, path: str) -> RuntimeDir:
+        """The directory ``path``, made if absent. RuntimeDirError names the path and what is wrong with it."""
+        path = os.path.abspath(path)
+        check_length(path, _LONGEST)
+        check_parents(path)
+        mark = _FOUND
+        try:
+            for _ in range(_TRIES):
+                try:
+                    os.mkdir(path, 0o700)
+                    mark = _MADE
+                except FileExistsError:
+                    pass
+                try:
+                    fd = open_private(path, _uids(None))
+                    lock, alone = locks.join(fd, SERVER_LOCK, create=True)
+                except FileNotFoundError:  # its last user just removed it
+                    continue
+                if alone:
+                    _settle(fd, path, lock, mark)
+                    lock.downgrade()
+                return cls(path, fd, _uids(None), lock)
+        except OSError as error:
+            raise refuse(path, f"cannot be used: {error.strerror or error}") from error
+        raise refuse(path, f"is removed again and again ({_TRIES} tries)")
+
+    @classmethod
+    def adopt(cls, path: str, *, owner: tuple[int, int] | None = None, serve: bool = False) -> RuntimeDir:
+        """Open what the parent made, checked the same way; ``serve`` shares its server lock. RuntimeDirError."""
+        path = os.path.abspath(path)
+        check_length(path, _LONGEST)
+        check_parents(path)
+        try:
+            fd = open_private(path, _uids(owner))
+            lock = None
+            if serve:
+                lock, _ = locks.join(fd, SERVER_LOCK)
+                lock.downgrade()
+            return cls(path, fd, _uids(owner), lock)
+        except FileNotFoundError as error:
+            raise refuse(path, f"{error.filename} does not exist; its server is gone") from error
+        except OSError as error:
+            raise refuse(path, f"cannot be used: {error.strerror or error}") from error
+
+    @staticmethod
+    def _forsake(path: str, fd: int, lock: locks.HeldLock) -> None:
+        try:
+            if lock.upgrade() and clear(fd):
+                os.rmdir(path)
+        except OSError:
+            pass
+        finally:
+            lock.release()
+            os.close(fd)
+
+    def mask_key(self) -> bytes:
+        """16 bytes, the same for all workers: the key under which IDs are hashed for logs."""
+        fd = os.open(_MASK_KEY, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
+        try:
+            key = os.read(fd, 17)
+        finally:
+            os.close(fd)
+        if len(key) != 16:
+            raise refuse(self.path, f"{_MASK_KEY} holds {len(key)} bytes, not 16")
+        return key
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the directory still has its server lock's name: not swept, not removed."""
+        try:
+            return modes.S_ISREG(os.stat(SERVER_LOCK, dir_fd=self.fd, follow_symlinks=False).st_mode)
+        except FileNotFoundError:
+            return False
+
+    def remove(self) -> bool:
+        """Remove it if this process is its last server and no worker lives. Never raises; False: left in place.
+
+        Does nothing for an adopted one, in a forked child or a second time. What cannot be removed now, the next
+        start sweeps.
+        """
+        lock, self._lock = self._lock, None
+        if lock is None or not lock.here:
+            return False
+        try:
+            if lock.upgrade():
+                made = os.pread(lock.fd, len(_MADE), 0) == _MADE
+                if clear(self.fd, names=(*_DIRS, _MASK_KEY)):
+                    if made:
+                        os.rmdir(self.path)
+                    return True
+        except OSError:
+            pass
+        finally:
+            lock.release()
+        return False
+
+    def close(self) -> None:
+        """Close the descriptors; gives up the server lock, removes nothing."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        for name in ("members_fd", "sockets_fd", "claims_fd", "names_fd", "fd"):
+            fd = getattr(self, name)
+            if fd >= 0:
+                setattr(self, name, -1)
+                os.close(fd)
+
+
+def default_bases(owner: tuple[int, int] | None = None) -> list[str]:
+    """Where a fresh runtime directory may be made, best first: in memory, and reachable for its ``owner``."""
+    bases = []
+    personal = os.environ.get("XDG_RUNTIME_DIR", "")
+    if personal.startswith("/") and (owner is None or owner[0] == os.geteuid()):
+        try:
+            info = os.stat(personal)
+        except OSError:
+            pass
+        else:
+            if modes.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and os.access(personal, os.W_OK | os.X_OK):
+                bases.append(personal)
+    for base in ("/dev/shm", tempfile.gettempdir()):
+        if os.path.isdir(base) and os.access(base, os.W_OK | os.X_OK) and not anyone_may_rename(os.stat(base)):
+            bases.append(base)
+    return bases
+
+
+def _uids(owner: tuple[int, int] | None) -> frozenset[int]:
+    return frozenset((os.geteuid(),) if owner is None else (os.geteuid(), owner[0]))
+
+
+def _settle(fd: int, path: str, lock: locks.HeldLock, mark: bytes) -> None:
+    """Put a configured directory in order; the caller holds its whole server lock."""
+    if os.pread(lock.fd, len(_FOUND), 0) not in (_MADE, _FOUND):
+        for name in (*_DIRS, _MASK_KEY):
+            if _exists(fd, name):
+                raise refuse(path, f"already holds something named {name!r} that was not made by sessionworkers")
+        os.pwrite(lock.fd, mark, 0)
+    elif any_member(fd):  # workers outlived their server; they keep what is theirs
+        return
+    for name in (*_DIRS, _MASK_KEY):  # and nothing else: the operator may keep other things here
+        discard(fd, name)
+    _populate(fd, path)
+
+
+def _populate(fd: int, path: str) -> None:
+    _write(fd, _MASK_KEY, secrets.token_bytes(16))
+    for name in _DIRS:
+        os.mkdir(name, 0o700, dir_fd=fd)
+    names = open_private("names", _uids(None), dir_fd=fd, path=f"{path}/names")
+    try:
+        # Written, not truncated to length: touching a page that a full tmpfs cannot back would be a SIGBUS.
+        _write(names, _PAGE, bytes(PAGE_SIZE))
+    finally:
+        os.close(names)
+
+
+def _write(dir_fd: int, name: str, data: bytes) -> None:
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
+    try:
+        if os.write(fd, data) != len(data):
+            raise OSError(errno.ENOSPC, "no space left", name)
+    finally:
+        os.close(fd)
+
+
+def _exists(fd: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _give_to(fd: int, owner: tuple[int, int]) -> None:
+    """Hand a fresh directory to the workers' user, itself last."""
+    names = os.open("names", OPEN_DIR, dir_fd=fd)
+    try:
+        os.chown(_PAGE, *owner, dir_fd=names, follow_symlinks=False)
+    finally:
+        os.close(names)
+    for name in (SERVER_LOCK, _MASK_KEY, *_DIRS):
+        os.chown(name, *owner, dir_fd=fd, follow_symlinks=False)
+    os.fchown(fd, *owner)
