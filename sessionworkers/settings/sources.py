@@ -17,8 +17,8 @@ from sessionworkers.settings.option import flag_of, option_of
 
 if sys.version_info >= (3, 11):
     import tomllib
-else:  # pragma: no cover
-    import tomli as tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 ENV_PREFIX = "SESSIONWORKERS_"
 HANDED_DOWN: frozenset[str] = frozenset()

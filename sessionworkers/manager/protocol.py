@@ -1,0 +1,181 @@
+"""What a worker and its manager say to each other, over one inherited socket pair.
+
+Each message is one line of JSON, at most 64 KiB, read by whoever knows it; unknown messages and unknown keys are left
+alone, because two releases run side by side during a rolling restart::
+
+    worker → manager   {"state": "serving", "pid": 123, "rules": ["mcp"]}   it serves; the rules in force, shown once
+                       {"state": "leaving"}    it stops by itself (request limit): start its successor now
+                       {"beat": 1}             once a second while the process can run at all
+    manager → worker   {"do": "…"}             reserved (drain)
+
+End of file is a message too: the manager is gone, and the worker leaves within :data:`PARENT_GRACE` seconds.
+
+Beats come from a thread of the worker, not from its event loop: as with uvicorn's own health check, a handler that
+blocks the loop for a while must not cost a worker, and here every session in its memory. What the check finds is a
+process that is stopped or stuck outside Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+BEAT_INTERVAL = 1.0
+PARENT_GRACE = 4.0
+MAX_LINE = 65_536
+
+_BEAT = b'{"beat": 1}\n'
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+class Lines:
+    """Cuts a byte stream into messages. ``feed`` gives those completed; what is not a JSON object falls away."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        """Messages completed by ``data``. A line beyond MAX_LINE is dropped rather than kept growing."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_LINE:
+            self._rest = b""
+        messages = []
+        for line in lines:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(message, dict):
+                messages.append(message)
+        return messages
+
+
+class ManagerLink:
+    """The worker's end. Made as early as possible: from here on beats go out and the parent's end is noticed.
+
+    Until :meth:`start` the end of the manager ends this process at once (nothing serves yet). After it,
+    ``on_parent_gone`` is called on the loop, and the process ends hard ``grace`` seconds later if it has not by then.
+    All methods may be called from any thread; none blocks, and none raises because the manager is gone.
+    """
+
+    def __init__(self, fd: int, *, grace: float = PARENT_GRACE) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._socket.set_inheritable(False)
+        self._grace = grace
+        self._lock = threading.Lock()
+        self._unsent = b""
+        self._next_beat = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_parent_gone: Callable[[], object] = lambda: None
+        self._on_message: Callable[[dict[str, Any]], object] = lambda message: None
+        self._closed = False
+        self._thread = threading.Thread(target=self._watch, name="sessionworkers-link", daemon=True)
+        self._thread.start()
+
+    async def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_parent_gone: Callable[[], object],
+        on_message: Callable[[dict[str, Any]], object] | None = None,
+    ) -> None:
+        """From now on call ``on_parent_gone()`` and ``on_message(message)`` on ``loop``."""
+        self._on_parent_gone = on_parent_gone
+        if on_message is not None:
+            self._on_message = on_message
+        self._loop = loop
+
+    def serving(self, rules: Iterable[str] = ()) -> None:
+        """Tell that this worker serves; the names of its session ``rules`` are shown once for all workers."""
+        self._send(encode({"state": "serving", "pid": os.getpid(), "rules": list(rules)}))
+
+    def leaving(self) -> None:
+        """Tell that this worker stops by itself, so that its successor starts before it is gone."""
+        self._send(encode({"state": "leaving"}))
+
+    def beat(self) -> None:
+        """Tell that this process runs; no more than once in an interval. The link also does it by itself."""
+        now = time.monotonic()
+        if now < self._next_beat:
+            return
+        self._next_beat = now + BEAT_INTERVAL
+        self._send(b"" if self._unsent else _BEAT)
+
+    def close(self) -> None:
+        """Stop watching and beating. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes the socket
+            except OSError:
+                pass
+
+    def _send(self, data: bytes) -> None:
+        with self._lock:
+            self._unsent += data
+            try:
+                sent = self._socket.send(self._unsent, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                self._unsent = self._unsent[sent:]
+            except BlockingIOError:
+                pass  # the manager is stopped: kept for the next beat
+            except OSError:
+                self._unsent = b""  # gone or closed: the watching thread sees to it
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        lines = Lines()
+        while not self._closed:
+            self.beat()
+            if not poll.poll(max(0.0, self._next_beat - time.monotonic()) * 1000 + 1):
+                continue
+            try:
+                data = self._socket.recv(MAX_LINE)
+            except OSError:
+                data = b""
+            if data:
+                for message in lines.feed(data):
+                    self._call(self._on_message, message)
+            else:
+                break
+        if not self._closed:
+            self._parent_gone()
+        self._socket.close()
+
+    def _parent_gone(self) -> None:
+        if self._call(self._on_parent_gone):
+            time.sleep(self._grace)
+        if not self._closed:
+            # Threads or children of the app may keep the interpreter from ending; nobody is left to kill it.
+            os._exit(1)
+
+    def _call(self, function: Callable[..., object], *args: Any) -> bool:
+        if self._loop is None:
+            return False
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            return False  # the loop is closed
+        return True
+
+
+def parse_state(message: dict[str, Any]) -> tuple[str, Sequence[str]]:
+    """(kind, rules) of a worker's message: kind is "serving", "leaving", "beat", or "" for what is not known here."""
+    state = message.get("state")
+    if state == "serving":
+        rules = message.get("rules")
+        return state, [rule for rule in rules if isinstance(rule, str)] if isinstance(rules, list) else []
+    if state == "leaving":
+        return state, ()
+    return ("beat" if "beat" in message else ""), ()

@@ -1,0 +1,229 @@
+"""The manager's process: carries out the plan.
+
+One thread, one poll() without a period: signals and ended children wake it by a descriptor, workers by their links,
+the plan by :meth:`Fleet.due`. Handlers only append; nothing waits for a worker, so TERM and INT are obeyed at once.
+
+======  ==================================================================
+signal  what the manager does
+======  ==================================================================
+TERM    workers stop gracefully; exit code 0
+INT     the same; a second INT kills them at once, exit code 130
+QUIT    workers have QUICK seconds; exit code 0
+HUP     restart every worker, one at a time, the new one first
+TTIN    one worker more
+TTOU    one worker less, never below one
+USR1    ignored, as are USR2 and WINCH (uvicorn's manager does the same)
+======  ==================================================================
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+
+from sessionworkers.manager.plan import QUICK, Finish, Fleet, Kill, Note, Start, State, Terminate
+from sessionworkers.manager.process import Process, WorkerOptions, launch, reap
+from sessionworkers.manager.protocol import Lines, parse_state
+
+# uvicorn's logger, so that --log-config and --log-level hold for the manager as they do under uvicorn.
+logger = logging.getLogger("uvicorn.error")
+
+_SIGNALS = ("INT", "TERM", "QUIT", "HUP", "TTIN", "TTOU", "USR1", "USR2", "WINCH", "CHLD")
+_GAP = 1.0
+"""The loop woke this much later than it asked for: the manager was stopped, not the workers."""
+
+
+@dataclasses.dataclass
+class _Worker:
+    process: Process
+    lines: Lines = dataclasses.field(default_factory=Lines)
+
+
+class Manager:
+    """Runs ``fleet`` with workers started by ``command`` (see :func:`process.launch`) until told to stop.
+
+    ``on_serving`` is called once, when the first worker serves, before its rules are shown.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        command: Sequence[str],
+        options: WorkerOptions,
+        *,
+        on_serving: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._fleet = fleet
+        self._command = command
+        self._options = options
+        self._on_serving: Callable[[], None] | None = on_serving
+        self._workers: dict[int, _Worker] = {}
+        self._signals: collections.deque[int] = collections.deque()
+        self._rules: Sequence[str] | None = None
+        self._poll = select.poll()
+        self._by_fd: dict[int, int] = {}
+
+    def run(self) -> int:
+        """Run until every worker is gone; the exit code. To be called in the main thread."""
+        with self._wakeups() as wake:
+            self._poll.register(wake, select.POLLIN)
+            while (code := self._act()) is None:
+                for fd in self._wait():
+                    if fd == wake:
+                        with contextlib.suppress(BlockingIOError):
+                            while os.read(wake, 4096):
+                                pass
+                    else:
+                        self._read(self._by_fd[fd])
+                while self._signals:
+                    self._handle(self._signals.popleft())
+        return code
+
+    def _act(self) -> int | None:
+        """Do what the plan says until it says nothing more; the exit code at the end."""
+        while actions := self._fleet.step(time.monotonic()):
+            for action in actions:
+                if isinstance(action, Start):
+                    self._start(action.key)
+                elif isinstance(action, Terminate):
+                    self._send(action.key, signal.SIGTERM)
+                elif isinstance(action, Kill):
+                    logger.error("Killing worker [%d]: %s.", self._workers[action.key].process.pid, action.reason)
+                    self._send(action.key, signal.SIGKILL)
+                elif isinstance(action, Note):
+                    logger.log(logging.ERROR if action.bad else logging.INFO, action.text)
+                elif isinstance(action, Finish):
+                    return action.code
+        return None
+
+    def _wait(self) -> list[int]:
+        now = time.monotonic()
+        due = self._fleet.due(now)
+        limit = None if due is None else max(0.0, due - now)
+        ready = [fd for fd, _ in self._poll.poll(None if limit is None else limit * 1000 + 1)]
+        late = time.monotonic() - now - (limit or 0.0)
+        if not ready and limit is not None and late > _GAP:
+            self._fleet.slept(late)
+        return ready
+
+    def _start(self, key: int) -> None:
+        try:
+            process = launch(self._command, self._options)
+        except OSError as error:
+            logger.error("Cannot start a worker: %s", error)
+            self._fleet.exited(key, 1, time.monotonic())
+            return
+        self._workers[key] = _Worker(process)
+        self._by_fd[process.link.fileno()] = key
+        self._poll.register(process.link, select.POLLIN)
+
+    def _send(self, key: int, number: signal.Signals) -> None:
+        # Not reaped yet, or it would not be in the table: the pid is still this worker's.
+        pid = self._workers[key].process.pid
+        with contextlib.suppress(ProcessLookupError):
+            if number == signal.SIGKILL:
+                os.killpg(pid, number)  # what it has started would otherwise be left without anyone to stop it
+            else:
+                os.kill(pid, number)
+
+    def _read(self, key: int) -> None:
+        worker = self._workers[key]
+        now = time.monotonic()
+        while True:
+            try:
+                data = worker.process.link.recv(65_536)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:  # its end is near; the end itself is told by SIGCHLD
+                self._poll.unregister(worker.process.link)
+                return
+            for message in worker.lines.feed(data):
+                kind, rules = parse_state(message)
+                if kind == "serving":
+                    self._serving(key, rules, now)
+                elif kind == "leaving":
+                    self._fleet.leaving(key)
+                elif kind == "beat":
+                    self._fleet.heard(key, now)
+
+    def _serving(self, key: int, rules: Sequence[str], now: float) -> None:
+        self._fleet.serving(key, now)
+        if self._on_serving is not None:
+            self._on_serving()
+            self._on_serving = None
+        if rules != self._rules:  # one app, one line; a restart may bring others
+            self._rules = rules
+            logger.info("Session rules: %s", ", ".join(rules) or "none")
+
+    def _reap(self) -> None:
+        ended = dict(reap())
+        for key, worker in list(self._workers.items()):
+            code = ended.get(worker.process.pid)
+            if code is None:
+                continue
+            with contextlib.suppress(KeyError):
+                self._read(key)  # what it said last
+                self._poll.unregister(worker.process.link)
+            del self._workers[key], self._by_fd[worker.process.link.fileno()]
+            worker.process.link.close()
+            slot = self._fleet.slots[key]
+            if not self._fleet.stopping and slot.state is not State.DRAINING:
+                how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                logger.warning("Worker [%d] %s.", worker.process.pid, how)
+            self._fleet.exited(key, code, time.monotonic())
+
+    def _handle(self, number: int) -> None:
+        now = time.monotonic()
+        fleet = self._fleet
+        if number == signal.SIGCHLD:
+            self._reap()
+            return
+        name = signal.Signals(number).name
+        if number == signal.SIGINT and fleet.stopping:
+            logger.warning("Received SIGINT again, killing the workers.")
+            fleet.stop_at_once(now, code=128 + signal.SIGINT)
+        elif number in (signal.SIGINT, signal.SIGTERM):
+            logger.info("Received %s, exiting.", name)
+            fleet.stop(now)
+        elif number == signal.SIGQUIT:
+            logger.info("Received SIGQUIT, exiting within %g s.", QUICK)
+            fleet.stop(now, limit=QUICK)
+        elif number == signal.SIGHUP:
+            logger.info("Received SIGHUP, restarting the workers.")
+            fleet.restart()
+        elif number in (signal.SIGTTIN, signal.SIGTTOU):
+            changed = fleet.resize(1 if number == signal.SIGTTIN else -1)
+            logger.info("Received %s, %d workers wanted%s.", name, fleet.target, "" if changed else " already")
+
+    @contextlib.contextmanager
+    def _wakeups(self) -> Iterator[int]:
+        """Signals go to the queue and wake the loop; everything is put back at the end."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+
+        def append(number: int, frame: FrameType | None) -> None:
+            self._signals.append(number)
+
+        numbers = [getattr(signal, f"SIG{name}") for name in _SIGNALS]
+        before = {number: signal.signal(number, append) for number in numbers}
+        old = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        try:
+            yield ours.fileno()
+        finally:
+            signal.set_wakeup_fd(old)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            ours.close()
+            theirs.close()
