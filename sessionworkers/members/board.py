@@ -34,22 +34,32 @@ class _Place(Protocol):
     names_fd: int
 
 
-class NamesBoard:
-    """The ``SharedNames`` of one runtime directory. Not safe for use by several threads at once."""
+class SharedNames:
+    """The names of one runtime directory. Not for several threads at once."""
 
-    def __init__(self, runtime: _Place) -> None:
-        self._dir_fd = runtime.names_fd
+    def __init__(self, dir_fd: int, page: mmap.mmap) -> None:
+        self._dir_fd = dir_fd
+        self._page = page
         self._known: list[str] = []
         self._names: frozenset[str] = frozenset()
         self._told = False
-        fd = os.open("page", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._dir_fd)
+
+    @classmethod
+    def open(cls, runtime: _Place) -> SharedNames:
+        """RuntimeDirError if the page is not one; OSError."""
+        fd = os.open("page", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=runtime.names_fd)
         try:
             info = os.fstat(fd)
             if not modes.S_ISREG(info.st_mode) or info.st_size != PAGE_SIZE:
                 raise RuntimeDirError(f"runtime directory {runtime.path}: names/page is not {PAGE_SIZE} bytes")
-            self._page = mmap.mmap(fd, PAGE_SIZE)
+            return cls(runtime.names_fd, mmap.mmap(fd, PAGE_SIZE))
         finally:
             os.close(fd)
+
+    @classmethod
+    def private(cls) -> SharedNames:
+        """For a server of one worker: the same, in memory."""
+        return _PrivateNames(-1, mmap.mmap(-1, PAGE_SIZE))
 
     @property
     def revision(self) -> int:
@@ -68,9 +78,15 @@ class NamesBoard:
         """Share ``name``. Left out: known ones, over 1024 bytes, beyond 256. OSError: none was added."""
         if name in self.names():
             return
-        data = name.encode()
-        if not data or len(data) > MAX_NAME:
-            return
+        data = name.encode(errors="surrogatepass")
+        if data and len(data) <= MAX_NAME:
+            self._write(name, data)
+
+    def close(self) -> None:
+        """Unmap the page."""
+        self._page.close()
+
+    def _write(self, name: str, data: bytes) -> None:
         temporary = f".{secrets.token_hex(8)}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._dir_fd)
         try:
@@ -83,17 +99,11 @@ class NamesBoard:
         finally:
             os.unlink(temporary, dir_fd=self._dir_fd)
 
-    def close(self) -> None:
-        """Unmap the page."""
-        self._page.close()
-
     def _place(self, temporary: str, name: str) -> None:
         while name not in self._names:
             slot = len(self._known)
             if slot == MAX_NAMES:
-                if not self._told:
-                    self._told = True
-                    _logger.warning("%d names are shared between workers, the most there may be: no more", MAX_NAMES)
+                self._full()
                 return
             try:
                 os.link(
@@ -104,6 +114,11 @@ class NamesBoard:
             self._page[slot] = 1
             self._catch_up()
 
+    def _full(self) -> None:
+        if not self._told:
+            self._told = True
+            _logger.warning("%d names were learned, the most there may be: no more", MAX_NAMES)
+
     def _catch_up(self) -> None:
         while self._page[len(self._known)]:  # byte 256 is never set
             self._known.append(self._read(len(self._known)))
@@ -112,6 +127,15 @@ class NamesBoard:
     def _read(self, slot: int) -> str:
         fd = os.open(f"{slot:03}", _READ, dir_fd=self._dir_fd)
         try:
-            return os.read(fd, MAX_NAME).decode(errors="replace")
+            return os.read(fd, MAX_NAME).decode(errors="surrogatepass")
         finally:
             os.close(fd)
+
+
+class _PrivateNames(SharedNames):
+    def _write(self, name: str, data: bytes) -> None:
+        if len(self._known) == MAX_NAMES:
+            self._full()
+            return
+        self._known.append(name)
+        self._names = self._names | {name}

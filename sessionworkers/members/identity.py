@@ -120,7 +120,7 @@ class Member:
         except OSError as error:
             raise StartupError(f"cannot enlist in {runtime.path}: {error.strerror or error}") from error
         lives_here(uid)
-        if not runtime.in_use:
+        if not runtime.standing:
             member.retire(keep_tombstone=False)
             raise StartupError(f"cannot enlist in {runtime.path}: it is being removed, its server is gone")
         return member

@@ -42,7 +42,8 @@ class Roster:
     that is known to be dead: a uid is used once, so the dead stay dead.
     """
 
-    def __init__(self, runtime: _Place) -> None:
+    def __init__(self, runtime: _Place, member: object = None) -> None:
+        """``member``, if given, is this process's own; it is known as such anyway."""
         self._members_fd = runtime.members_fd
         self._sockets_fd = runtime.sockets_fd
         self._prefix = f"{runtime.path}/{SOCKETS}/"

@@ -19,10 +19,11 @@ import os
 import secrets
 import stat as modes
 import tempfile
+from collections.abc import Iterator
 
 from ..errors import RuntimeDirError
 from . import locks
-from .sweep import SERVER_LOCK, any_member, clear, discard, sweep_stale
+from .sweep import FRESH_NAME, SERVER_LOCK, any_member, clear, discard, sweep_stale
 from .trust import OPEN_DIR, anyone_may_rename, check_length, check_parents, open_private, refuse
 
 UID_LENGTH = 24  # hex digits of a worker's uid: 96 random bits
@@ -32,8 +33,11 @@ _DIRS = ("members", SOCKETS, "claims", "names")
 _MASK_KEY = "mask.key"
 _PAGE = "page"
 PAGE_SIZE = 4096
-_MADE = b"sessionworkers 1, made\n"  # in server.lock: we made the directory itself
-_FOUND = b"sessionworkers 1, found\n"  # the operator made it; with either mark, what has our names in it is ours
+# In server.lock, how the directory came about. With any of these, what has our names in it is ours.
+_FRESH = b"sessionworkers 1 fresh\n"  # by create: all that is in it goes with it
+_MADE = b"sessionworkers 1 made \n"  # by at: other things that the operator put into it stay
+_FOUND = b"sessionworkers 1 found\n"  # there before at: stays itself
+_MARKS = (_FRESH, _MADE, _FOUND)
 _TRIES = 5
 
 
@@ -80,7 +84,7 @@ class RuntimeDir:
             except FileNotFoundError:  # taken for an old leftover, say after the machine slept: once more
                 continue
             try:
-                os.pwrite(lock.fd, _MADE, 0)
+                os.pwrite(lock.fd, _FRESH, 0)
                 _populate(fd, path)
                 if owner is not None:
                     _give_to(fd, owner)
@@ -125,15 +129,37 @@ class RuntimeDir:
         check_parents(path)
         try:
             fd = open_private(path, _uids(owner))
-            lock = None
-            if serve:
-                lock, _ = locks.join(fd, SERVER_LOCK)
-                lock.downgrade()
-            return cls(path, fd, _uids(owner), lock)
+            try:
+                runtime = cls(path, fd, _uids(owner), None)
+                if serve:
+                    runtime.serve()
+            except BaseException:
+                os.close(fd)
+                raise
+            return runtime
         except FileNotFoundError as error:
             raise refuse(path, f"{error.filename} does not exist; its server is gone") from error
         except OSError as error:
             raise refuse(path, f"cannot be used: {error.strerror or error}") from error
+
+    @classmethod
+    def existing(cls, base: str | None = None, *, owner: tuple[int, int] | None = None) -> Iterator[RuntimeDir]:
+        """Those that `create` made and that still stand, adopted one after another.
+
+        One that the caller goes on from is closed; to keep one, leave the loop, and to keep it standing, `serve` it.
+        """
+        for candidate in [base] if base is not None else default_bases(owner):
+            try:
+                names = sorted(name for name in os.listdir(candidate) if FRESH_NAME.fullmatch(name))
+            except OSError:
+                continue
+            for name in names:
+                try:
+                    runtime = cls.adopt(os.path.join(candidate, name), owner=owner)
+                except RuntimeDirError:
+                    continue
+                yield runtime
+                runtime.close()
 
     @staticmethod
     def _forsake(path: str, fd: int, lock: locks.HeldLock) -> None:
@@ -157,8 +183,22 @@ class RuntimeDir:
             raise refuse(self.path, f"{_MASK_KEY} holds {len(key)} bytes, not 16")
         return key
 
-    @property
     def in_use(self) -> bool:
+        """Whether a worker in it lives."""
+        return any_member(self.fd)
+
+    def serve(self) -> None:
+        """Share the server lock of an adopted one: it stays while this process lives. RuntimeDirError: it is gone."""
+        if self._lock is not None:
+            return
+        try:
+            self._lock, _ = locks.join(self.fd, SERVER_LOCK)
+        except OSError as error:
+            raise refuse(self.path, f"its server lock cannot be shared: {error.strerror or error}") from error
+        self._lock.downgrade()
+
+    @property
+    def standing(self) -> bool:
         """Whether the directory still has its server lock's name: not swept, not removed."""
         try:
             return modes.S_ISREG(os.stat(SERVER_LOCK, dir_fd=self.fd, follow_symlinks=False).st_mode)
@@ -176,9 +216,9 @@ class RuntimeDir:
             return False
         try:
             if lock.upgrade():
-                made = os.pread(lock.fd, len(_MADE), 0) == _MADE
-                if clear(self.fd, names=(*_DIRS, _MASK_KEY)):
-                    if made:
+                mark = os.pread(lock.fd, len(_FRESH), 0)
+                if clear(self.fd, names=None if mark == _FRESH else (*_DIRS, _MASK_KEY)):
+                    if mark != _FOUND:
                         os.rmdir(self.path)
                     return True
         except OSError:
@@ -223,7 +263,7 @@ def _uids(owner: tuple[int, int] | None) -> frozenset[int]:
 
 def _settle(fd: int, path: str, lock: locks.HeldLock, mark: bytes) -> None:
     """Put a configured directory in order; the caller holds its whole server lock."""
-    if os.pread(lock.fd, len(_FOUND), 0) not in (_MADE, _FOUND):
+    if os.pread(lock.fd, len(_FRESH), 0) not in _MARKS:
         for name in (*_DIRS, _MASK_KEY):
             if _exists(fd, name):
                 raise refuse(path, f"already holds something named {name!r} that was not made by sessionworkers")

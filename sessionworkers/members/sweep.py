@@ -19,7 +19,7 @@ from .trust import OPEN_DIR
 
 SERVER_LOCK = "server.lock"
 _HIDDEN = "server.gone"
-_NAME = re.compile(r"sw-[a-z0-9_]{8}")  # what tempfile.mkdtemp(prefix="sw-") makes
+FRESH_NAME = re.compile(r"sw-[a-z0-9_]{8}")  # what tempfile.mkdtemp(prefix="sw-") makes
 _JUST_MADE = 60.0  # seconds a directory may go without its lock: a server starts in milliseconds
 _DEPTH = 2  # runtime directory / members / file
 
@@ -36,7 +36,7 @@ def sweep_stale(base: str, uids: Container[int] | None = None) -> list[str]:
     except OSError:
         return []
     try:
-        names = sorted(name for name in os.listdir(base_fd) if _NAME.fullmatch(name))
+        names = sorted(name for name in os.listdir(base_fd) if FRESH_NAME.fullmatch(name))
         return [os.path.join(base, name) for name in names if _sweep(base_fd, name, uids)]
     finally:
         os.close(base_fd)
