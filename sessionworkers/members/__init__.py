@@ -20,11 +20,11 @@ what tells whose a claim is, and a freed number would be used again.
 
 from __future__ import annotations
 
-from .board import SharedNames
+from .board import NamesBoard
 from .fork import close_in_child
 from .identity import Identities, Member
 from .roster import Roster
 from .runtime import RuntimeDir
 from .sweep import sweep_stale
 
-__all__ = ["Identities", "Member", "SharedNames", "Roster", "RuntimeDir", "close_in_child", "sweep_stale"]
+__all__ = ["Identities", "Member", "NamesBoard", "Roster", "RuntimeDir", "close_in_child", "sweep_stale"]

@@ -20,7 +20,7 @@ import stat as modes
 from typing import Protocol
 
 from ..errors import RuntimeDirError
-from .runtime import PAGE_SIZE
+from .contents import PAGE, PAGE_SIZE
 
 MAX_NAMES = 256
 MAX_NAME = 1024  # bytes of UTF-8
@@ -34,32 +34,23 @@ class _Place(Protocol):
     names_fd: int
 
 
-class SharedNames:
+class NamesBoard:
     """The names of one runtime directory. Not for several threads at once."""
 
-    def __init__(self, dir_fd: int, page: mmap.mmap) -> None:
-        self._dir_fd = dir_fd
-        self._page = page
+    def __init__(self, runtime: _Place) -> None:
+        """RuntimeDirError if the page is not one; OSError."""
+        self._dir_fd = runtime.names_fd
         self._known: list[str] = []
         self._names: frozenset[str] = frozenset()
         self._told = False
-
-    @classmethod
-    def open(cls, runtime: _Place) -> SharedNames:
-        """RuntimeDirError if the page is not one; OSError."""
-        fd = os.open("page", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=runtime.names_fd)
+        fd = os.open(PAGE, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._dir_fd)
         try:
             info = os.fstat(fd)
             if not modes.S_ISREG(info.st_mode) or info.st_size != PAGE_SIZE:
                 raise RuntimeDirError(f"runtime directory {runtime.path}: names/page is not {PAGE_SIZE} bytes")
-            return cls(runtime.names_fd, mmap.mmap(fd, PAGE_SIZE))
+            self._page = mmap.mmap(fd, PAGE_SIZE)
         finally:
             os.close(fd)
-
-    @classmethod
-    def private(cls) -> SharedNames:
-        """For a server of one worker: the same, in memory."""
-        return _PrivateNames(-1, mmap.mmap(-1, PAGE_SIZE))
 
     @property
     def revision(self) -> int:
@@ -130,12 +121,3 @@ class SharedNames:
             return os.read(fd, MAX_NAME).decode(errors="surrogatepass")
         finally:
             os.close(fd)
-
-
-class _PrivateNames(SharedNames):
-    def _write(self, name: str, data: bytes) -> None:
-        if len(self._known) == MAX_NAMES:
-            self._full()
-            return
-        self._known.append(name)
-        self._names = self._names | {name}

@@ -16,8 +16,9 @@ import time
 
 from ..errors import StartupError
 from . import fork, locks
+from .contents import SOCKETS, UID_LENGTH
 from .roster import DRAINING, LIVES_HERE, LOCK, SERVING, Roster, lives_here, remove, valid_uid
-from .runtime import SOCKETS, UID_LENGTH, RuntimeDir
+from .runtime import RuntimeDir
 
 __all__ = ["Identities", "Member", "Roster"]
 

@@ -76,13 +76,13 @@ def take(dir_fd: int, name: str, *, shared: bool = False) -> HeldLock:
     """Make the lock file ``name``, locked before it can be seen. FileExistsError if there is one; OSError."""
     temporary = f".{name}.{secrets.token_hex(4)}"
     fd = os.open(temporary, _OPEN | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=dir_fd)
+    held = HeldLock(fd, _key(os.fstat(fd)))  # known as ours before another thread can find the name
     try:
         if not _lock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
             raise BlockingIOError(errno.EAGAIN, "a new lock file is locked already", name)
         os.link(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
-        held = HeldLock(fd, _key(os.fstat(fd)))
     except BaseException:
-        os.close(fd)
+        held.release()
         raise
     finally:
         os.unlink(temporary, dir_fd=dir_fd)

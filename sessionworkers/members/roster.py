@@ -7,7 +7,7 @@ import re
 from typing import Protocol
 
 from . import fork, locks
-from .runtime import SOCKETS
+from .contents import SOCKETS
 
 LIVES_HERE: set[str] = set()  # uids enlisted by this very process: the kernel does not tell a process its own locks
 

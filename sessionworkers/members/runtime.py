@@ -14,30 +14,17 @@ The first two, and ``adopt(serve=True)`` (gunicorn's next arbiter after USR2), h
 
 from __future__ import annotations
 
-import errno
 import os
-import secrets
 import stat as modes
 import tempfile
 from collections.abc import Iterator
 
 from ..errors import RuntimeDirError
 from . import locks
-from .sweep import FRESH_NAME, SERVER_LOCK, any_member, clear, discard, sweep_stale
-from .trust import OPEN_DIR, anyone_may_rename, check_length, check_parents, open_private, refuse
+from .contents import DIRS, FOUND, FRESH, LONGEST_NAME, MADE, MASK_KEY, give_to, populate, settle
+from .sweep import FRESH_NAME, SERVER_LOCK, any_member, clear, sweep_stale
+from .trust import anyone_may_rename, check_length, check_parents, open_private, refuse
 
-UID_LENGTH = 24  # hex digits of a worker's uid: 96 random bits
-SOCKETS = "s"
-_LONGEST = f"{SOCKETS}/" + "0" * UID_LENGTH
-_DIRS = ("members", SOCKETS, "claims", "names")
-_MASK_KEY = "mask.key"
-_PAGE = "page"
-PAGE_SIZE = 4096
-# In server.lock, how the directory came about. With any of these, what has our names in it is ours.
-_FRESH = b"sessionworkers 1 fresh\n"  # by create: all that is in it goes with it
-_MADE = b"sessionworkers 1 made \n"  # by at: other things that the operator put into it stay
-_FOUND = b"sessionworkers 1 found\n"  # there before at: stays itself
-_MARKS = (_FRESH, _MADE, _FOUND)
 _TRIES = 5
 
 
@@ -51,7 +38,7 @@ class RuntimeDir:
         self.fd = fd
         self._lock = lock
         self.members_fd, self.sockets_fd, self.claims_fd, self.names_fd = (
-            open_private(name, uids, dir_fd=fd, path=f"{path}/{name}") for name in _DIRS
+            open_private(name, uids, dir_fd=fd, path=f"{path}/{name}") for name in DIRS
         )
 
     @classmethod
@@ -64,7 +51,7 @@ class RuntimeDir:
         for candidate in [base] if base is not None else default_bases(owner):
             path = os.path.abspath(candidate)
             try:
-                check_length(os.path.join(path, "sw-12345678"), _LONGEST)
+                check_length(os.path.join(path, "sw-12345678"), LONGEST_NAME)
                 check_parents(os.path.join(path, "sw-12345678"))
                 sweep_stale(path, _uids(owner))
                 return cls._create(path, owner)
@@ -84,10 +71,10 @@ class RuntimeDir:
             except FileNotFoundError:  # taken for an old leftover, say after the machine slept: once more
                 continue
             try:
-                os.pwrite(lock.fd, _FRESH, 0)
-                _populate(fd, path)
+                os.pwrite(lock.fd, FRESH, 0)
+                populate(fd, path)
                 if owner is not None:
-                    _give_to(fd, owner)
+                    give_to(fd, owner)
                 return cls(path, fd, _uids(owner), lock)
             except BaseException:
                 cls._forsake(path, fd, lock)
@@ -98,14 +85,14 @@ class RuntimeDir:
     def at(cls, path: str) -> RuntimeDir:
         """The directory ``path``, made if absent. RuntimeDirError names the path and what is wrong with it."""
         path = os.path.abspath(path)
-        check_length(path, _LONGEST)
+        check_length(path, LONGEST_NAME)
         check_parents(path)
-        mark = _FOUND
+        mark = FOUND
         try:
             for _ in range(_TRIES):
                 try:
                     os.mkdir(path, 0o700)
-                    mark = _MADE
+                    mark = MADE
                 except FileExistsError:
                     pass
                 try:
@@ -114,7 +101,7 @@ class RuntimeDir:
                 except FileNotFoundError:  # its last user just removed it
                     continue
                 if alone:
-                    _settle(fd, path, lock, mark)
+                    settle(fd, path, lock, mark)
                     lock.downgrade()
                 return cls(path, fd, _uids(None), lock)
         except OSError as error:
@@ -125,7 +112,7 @@ class RuntimeDir:
     def adopt(cls, path: str, *, owner: tuple[int, int] | None = None, serve: bool = False) -> RuntimeDir:
         """Open what the parent made, checked the same way; ``serve`` shares its server lock. RuntimeDirError."""
         path = os.path.abspath(path)
-        check_length(path, _LONGEST)
+        check_length(path, LONGEST_NAME)
         check_parents(path)
         try:
             fd = open_private(path, _uids(owner))
@@ -174,13 +161,13 @@ class RuntimeDir:
 
     def mask_key(self) -> bytes:
         """16 bytes, the same for all workers: the key under which IDs are hashed for logs."""
-        fd = os.open(_MASK_KEY, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
+        fd = os.open(MASK_KEY, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
         try:
             key = os.read(fd, 17)
         finally:
             os.close(fd)
         if len(key) != 16:
-            raise refuse(self.path, f"{_MASK_KEY} holds {len(key)} bytes, not 16")
+            raise refuse(self.path, f"{MASK_KEY} holds {len(key)} bytes, not 16")
         return key
 
     def in_use(self) -> bool:
@@ -216,9 +203,9 @@ class RuntimeDir:
             return False
         try:
             if lock.upgrade():
-                mark = os.pread(lock.fd, len(_FRESH), 0)
-                if clear(self.fd, names=None if mark == _FRESH else (*_DIRS, _MASK_KEY)):
-                    if mark != _FOUND:
+                mark = os.pread(lock.fd, len(FRESH), 0)
+                if clear(self.fd, names=None if mark == FRESH else (*DIRS, MASK_KEY)):
+                    if mark != FOUND:
                         os.rmdir(self.path)
                     return True
         except OSError:
@@ -259,58 +246,3 @@ def default_bases(owner: tuple[int, int] | None = None) -> list[str]:
 
 def _uids(owner: tuple[int, int] | None) -> frozenset[int]:
     return frozenset((os.geteuid(),) if owner is None else (os.geteuid(), owner[0]))
-
-
-def _settle(fd: int, path: str, lock: locks.HeldLock, mark: bytes) -> None:
-    """Put a configured directory in order; the caller holds its whole server lock."""
-    if os.pread(lock.fd, len(_FRESH), 0) not in _MARKS:
-        for name in (*_DIRS, _MASK_KEY):
-            if _exists(fd, name):
-                raise refuse(path, f"already holds something named {name!r} that was not made by sessionworkers")
-        os.pwrite(lock.fd, mark, 0)
-    elif any_member(fd):  # workers outlived their server; they keep what is theirs
-        return
-    for name in (*_DIRS, _MASK_KEY):  # and nothing else: the operator may keep other things here
-        discard(fd, name)
-    _populate(fd, path)
-
-
-def _populate(fd: int, path: str) -> None:
-    _write(fd, _MASK_KEY, secrets.token_bytes(16))
-    for name in _DIRS:
-        os.mkdir(name, 0o700, dir_fd=fd)
-    names = open_private("names", _uids(None), dir_fd=fd, path=f"{path}/names")
-    try:
-        # Written, not truncated to length: touching a page that a full tmpfs cannot back would be a SIGBUS.
-        _write(names, _PAGE, bytes(PAGE_SIZE))
-    finally:
-        os.close(names)
-
-
-def _write(dir_fd: int, name: str, data: bytes) -> None:
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
-    try:
-        if os.write(fd, data) != len(data):
-            raise OSError(errno.ENOSPC, "no space left", name)
-    finally:
-        os.close(fd)
-
-
-def _exists(fd: int, name: str) -> bool:
-    try:
-        os.stat(name, dir_fd=fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _give_to(fd: int, owner: tuple[int, int]) -> None:
-    """Hand a fresh directory to the workers' user, itself last."""
-    names = os.open("names", OPEN_DIR, dir_fd=fd)
-    try:
-        os.chown(_PAGE, *owner, dir_fd=names, follow_symlinks=False)
-    finally:
-        os.close(names)
-    for name in (SERVER_LOCK, _MASK_KEY, *_DIRS):
-        os.chown(name, *owner, dir_fd=fd, follow_symlinks=False)
-    os.fchown(fd, *owner)

@@ -18,7 +18,7 @@ from . import locks
 from .trust import OPEN_DIR
 
 SERVER_LOCK = "server.lock"
-_HIDDEN = "server.gone"
+HIDDEN_LOCK = "server.gone"
 FRESH_NAME = re.compile(r"sw-[a-z0-9_]{8}")  # what tempfile.mkdtemp(prefix="sw-") makes
 _JUST_MADE = 60.0  # seconds a directory may go without its lock: a server starts in milliseconds
 _DEPTH = 2  # runtime directory / members / file
@@ -50,7 +50,7 @@ def _sweep(base_fd: int, name: str, uids: Container[int]) -> bool:
     try:
         if os.fstat(fd).st_uid not in uids:
             return False
-        for lock_name in (SERVER_LOCK, _HIDDEN):
+        for lock_name in (SERVER_LOCK, HIDDEN_LOCK):
             try:
                 lock = locks.grab(fd, lock_name)
             except FileNotFoundError:
@@ -78,15 +78,15 @@ def clear(fd: int, lock_name: str = SERVER_LOCK, names: Iterable[str] | None = N
     """
     if any_member(fd):
         return False
-    if lock_name != _HIDDEN:
-        os.rename(lock_name, _HIDDEN, src_dir_fd=fd, dst_dir_fd=fd)
+    if lock_name != HIDDEN_LOCK:
+        os.rename(lock_name, HIDDEN_LOCK, src_dir_fd=fd, dst_dir_fd=fd)
         if any_member(fd):
-            os.rename(_HIDDEN, lock_name, src_dir_fd=fd, dst_dir_fd=fd)
+            os.rename(HIDDEN_LOCK, lock_name, src_dir_fd=fd, dst_dir_fd=fd)
             return False
     for name in os.listdir(fd) if names is None else names:
-        if name != _HIDDEN:
+        if name != HIDDEN_LOCK:
             discard(fd, name)
-    os.unlink(_HIDDEN, dir_fd=fd)
+    os.unlink(HIDDEN_LOCK, dir_fd=fd)
     return True
 
 
