@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 MAX_OPTIONS = 16 * 2**20
@@ -32,7 +32,13 @@ class WorkerOptions:
     app_dir: str | None = None
     runtime_dir: str | None = None
     sockets: list[int] = field(default_factory=list)
+    argv: list[str] = field(default_factory=list)
+    """The server's own ``sys.argv``, which apps may look at."""
     link: int | None = None
+
+    def with_(self, **changes: Any) -> WorkerOptions:
+        """These options with some fields changed."""
+        return replace(self, **changes)
 
     def to_fd(self) -> int:
         """A descriptor of an unnamed file that holds these options, at its beginning. The caller closes it."""
@@ -77,7 +83,7 @@ def launch(command: Sequence[str], options: WorkerOptions) -> Process:
     """
     ours, theirs = socket.socketpair()
     try:
-        with theirs, _closing(_with_link(options, theirs.fileno()).to_fd()) as fd:
+        with theirs, _closing(options.with_(link=theirs.fileno()).to_fd()) as fd:
             os.set_inheritable(fd, True)
             theirs.set_inheritable(True)
             argv = [*command, str(fd)]
@@ -87,10 +93,6 @@ def launch(command: Sequence[str], options: WorkerOptions) -> Process:
         raise
     ours.setblocking(False)
     return Process(pid, ours)
-
-
-def _with_link(options: WorkerOptions, link: int) -> WorkerOptions:
-    return WorkerOptions(**{**asdict(options), "link": link})
 
 
 @contextlib.contextmanager
