@@ -44,7 +44,7 @@ class ServerCommand(click.Command):
         ours: list[tuple[str, str]] = []
         theirs: list[tuple[str, str]] = []
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
                 (ours if isinstance(param, SettingOption) else theirs).append(record)
         with formatter.section("Session options"):

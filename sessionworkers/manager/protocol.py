@@ -3,7 +3,7 @@
 Each message is one line of JSON, at most 64 KiB, read by whoever knows it; unknown messages and unknown keys are left
 alone, because two releases run side by side during a rolling restart::
 
-    worker → manager   {"state": "serving", "pid": 123, "rules": ["mcp"]}   it serves; the rules in force, shown once
+    worker → manager   {"state": "serving", "pid": 123, "lines": ["…"]}     it serves; lines to show, once a server
                        {"state": "leaving"}    it stops by itself (request limit): start its successor now
                        {"beat": 1}             once a second while the process can run at all
     manager → worker   {"do": "…"}             reserved (drain)
@@ -96,9 +96,9 @@ class ManagerLink:
             self._on_message = on_message
         self._loop = loop
 
-    def serving(self, rules: Iterable[str] = ()) -> None:
-        """Tell that this worker serves; the names of its session ``rules`` are shown once for all workers."""
-        self._send(encode({"state": "serving", "pid": os.getpid(), "rules": list(rules)}))
+    def serving(self, lines: Iterable[str] = ()) -> None:
+        """Tell that this worker serves; the manager shows ``lines`` (the rules in force) once for all workers."""
+        self._send(encode({"state": "serving", "pid": os.getpid(), "lines": list(lines)}))
 
     def leaving(self) -> None:
         """Tell that this worker stops by itself, so that its successor starts before it is gone."""
@@ -171,11 +171,11 @@ class ManagerLink:
 
 
 def parse_state(message: dict[str, Any]) -> tuple[str, Sequence[str]]:
-    """(kind, rules) of a worker's message: kind is "serving", "leaving", "beat", or "" for what is not known here."""
+    """(kind, lines) of a worker's message: kind is "serving", "leaving", "beat", or "" for what is not known here."""
     state = message.get("state")
     if state == "serving":
-        rules = message.get("rules")
-        return state, [rule for rule in rules if isinstance(rule, str)] if isinstance(rules, list) else []
+        lines = message.get("lines")
+        return state, [line for line in lines if isinstance(line, str)] if isinstance(lines, list) else []
     if state == "leaving":
         return state, ()
     return ("beat" if "beat" in message else ""), ()

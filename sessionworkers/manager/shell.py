@@ -51,7 +51,7 @@ class _Worker:
 class Manager:
     """Runs ``fleet`` with workers started by ``command`` (see :func:`process.launch`) until told to stop.
 
-    ``on_serving`` is called once, when the first worker serves, before its rules are shown.
+    ``on_serving`` is called once, when the first worker serves, before the lines it sent are shown.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Manager:
         self._on_serving: Callable[[], None] | None = on_serving
         self._workers: dict[int, _Worker] = {}
         self._signals: collections.deque[int] = collections.deque()
-        self._rules: Sequence[str] | None = None
+        self._shown: Sequence[str] = ()
         self._poll = select.poll()
         self._by_fd: dict[int, int] = {}
 
@@ -149,22 +149,23 @@ class Manager:
                 self._poll.unregister(worker.process.link)
                 return
             for message in worker.lines.feed(data):
-                kind, rules = parse_state(message)
+                kind, lines = parse_state(message)
                 if kind == "serving":
-                    self._serving(key, rules, now)
+                    self._serving(key, lines, now)
                 elif kind == "leaving":
                     self._fleet.leaving(key)
                 elif kind == "beat":
                     self._fleet.heard(key, now)
 
-    def _serving(self, key: int, rules: Sequence[str], now: float) -> None:
+    def _serving(self, key: int, lines: Sequence[str], now: float) -> None:
         self._fleet.serving(key, now)
         if self._on_serving is not None:
             self._on_serving()
             self._on_serving = None
-        if rules != self._rules:  # one app, one line; a restart may bring others
-            self._rules = rules
-            logger.info("Session rules: %s", ", ".join(rules) or "none")
+        if lines != self._shown:  # the same from every worker, but a restart may bring others
+            self._shown = lines
+            for line in lines:
+                logger.info("%s", line)
 
     def _reap(self) -> None:
         ended = dict(reap())

@@ -52,7 +52,7 @@ def main(fd: int) -> int:
         task = asyncio.ensure_future(server.serve([socket.socket(fileno=number) for number in options.sockets]))
         while not server.started and not task.done():
             await asyncio.sleep(0.01)
-        link.serving(["stand-in"])
+        link.serving(["Session rules: stand-in"])
         await task
 
     asyncio.run(serve())
