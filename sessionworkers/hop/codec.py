@@ -1,0 +1,250 @@
+"""The frames that two workers exchange. No I/O: bytes in, frames out.
+
+A frame is a nine-byte header and a payload::
+
+    length u32 | kind u8 | stream u32 | payload of `length` bytes          (network byte order)
+
+Payloads are raw bytes or msgpack (msgspec; arrays with typed fields). Stream 0 is the link itself, any other number is
+one request, given by the acceptor, rising by one. A stream's frames, in the order in which they may come::
+
+    acceptor → owner                             owner → acceptor
+    OPEN     head, meta, perhaps the whole body  WANT    the app asks for the body (Expect: 100-continue)
+    DATA*    END    a request's body             REFUSE  nothing was answered, the app may not have run: last frame
+    (PART* TEXT | PART* BYTES)*   WebSocket      HEAD    start of a reply, perhaps with its first or whole body
+    CREDIT*  more of the reply may come          DATA* END   a reply's body;  PART* TEXT | BYTES   WebSocket
+    CANCEL   the client is gone: last frame      EVENT   any other ASGI message
+                                                 CREDIT* more of the body may come
+                                                 DONE    the app returned;  FAIL   it raised: last frame
+
+A reply that is complete ends its stream without a DONE. Each side may send a stream's body bytes and WebSocket messages
+while it has *credit*: it begins with WINDOW, each frame takes its ``cost``, a frame may go out while any credit is
+left, and CREDIT gives back what the far side has consumed. So at most WINDOW + PIECE bytes wait anywhere per stream.
+
+On a new link the acceptor says HELLO first and waits for the owner's HELLO, or its BYE with the reason. GOAWAY says
+that no new stream may be opened; open ones go on.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import msgspec
+
+from sessionworkers.errors import FrameError
+
+VERSION: Final = 1  # what this release speaks
+OLDEST: Final = 1  # the oldest it still understands: two releases run side by side during a rolling restart
+
+HELLO: Final = 1
+BYE: Final = 2
+GOAWAY: Final = 3
+OPEN: Final = 4
+DATA: Final = 5
+END: Final = 6
+HEAD: Final = 7
+EVENT: Final = 8
+TEXT: Final = 9
+BYTES: Final = 10
+PART: Final = 11
+CREDIT: Final = 12
+WANT: Final = 13
+CANCEL: Final = 14
+REFUSE: Final = 15
+DONE: Final = 16
+FAIL: Final = 17
+LAST_KIND: Final = FAIL
+
+WINDOW: Final = 256 * 1024  # credit of a stream, bytes per direction (facts-performance, pitfall 6)
+GRANT: Final = 64 * 1024  # credit goes back in steps of at least this
+PIECE: Final = 64 * 1024  # most bytes of body or message in one frame
+INLINE: Final = 8 * 1024  # up to here a body travels inside OPEN or HEAD; larger ones are not worth the copies
+MESSAGE_COST: Final = 64  # each WebSocket message also costs this, so that empty ones cannot pile up
+MAX_FRAME: Final = 16 * 1024 * 1024
+MAX_HELLO: Final = 4096  # longest frame of a peer that has not said hello
+LAST_STREAM: Final = 0xFFFFFFFF
+
+_HEADER: Final = struct.Struct("!IBI")
+_HEADER_SIZE: Final = _HEADER.size
+_CREDIT_FRAME: Final = struct.Struct("!IBII")
+_U32: Final = struct.Struct("!I")
+
+Pair = tuple[bytes, bytes]
+Address = tuple[str, int | None]
+
+
+class Hello(msgspec.Struct, array_like=True):
+    """First frame of each side. ``uid``: who sends it; ``expects``: who the acceptor wants, "" in the reply."""
+
+    uid: str
+    expects: str
+    version: int
+    oldest: int
+
+
+class Bye(msgspec.Struct, array_like=True):
+    """Why the owner does not take the link: "uid" (it is another worker), "version" or "closing"."""
+
+    why: str
+    text: str
+
+
+class Open(msgspec.Struct, array_like=True):
+    """An ASGI scope, the meta of the router, and the whole body if ``flags`` has COMPLETE."""
+
+    flags: int
+    method: str
+    path: str
+    raw_path: bytes | None
+    query: bytes
+    headers: list[Pair]
+    client: Address | None
+    server: Address | None
+    scheme: str
+    http_version: str
+    root_path: str
+    asgi: dict[str, Any]
+    extensions: dict[str, Any] | None
+    subprotocols: list[str] | None
+    extra: dict[str, Any] | None
+    meta: dict[str, Any]
+    body: bytes
+
+
+WEBSOCKET: Final = 1  # flags of Open
+COMPLETE: Final = 2  # `body` is all of it
+ASK: Final = 4  # send WANT before the body comes
+STATE: Final = 8  # the acceptor's scope had a state, so the owner's has one too
+
+
+class Head(msgspec.Struct, array_like=True):
+    """``http.response.start``, and the first ``http.response.body`` unless ``body`` is None. ``more``: more_body."""
+
+    status: int
+    headers: list[Pair]
+    trailers: bool | None
+    body: bytes | None
+    more: bool
+
+
+class Refusal(msgspec.Struct, array_like=True):
+    """Why a stream was refused: "not-mine" (``owner`` holds the claim, None: nobody), "closing" or "unreadable"."""
+
+    why: str
+    owner: str | None
+
+
+Unreadable: Final = (msgspec.MsgspecError, UnicodeDecodeError)  # what a payload that is not as it should be raises
+
+_encode = msgspec.msgpack.Encoder().encode
+read_hello: Final = msgspec.msgpack.Decoder(Hello).decode
+read_bye: Final = msgspec.msgpack.Decoder(Bye).decode
+read_open: Final = msgspec.msgpack.Decoder(Open).decode
+read_head: Final = msgspec.msgpack.Decoder(Head).decode
+read_refusal: Final = msgspec.msgpack.Decoder(Refusal).decode
+read_event: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+Frame = tuple[int, int, bytes]
+
+
+def packed(kind: int, stream: int, body: object) -> bytes:
+    """A frame whose payload is msgpack. FrameError: larger than a frame may be; TypeError: msgpack cannot carry it."""
+    payload = _encode(body)
+    if len(payload) > MAX_FRAME:
+        raise FrameError(f"a frame of {len(payload)} bytes; at most {MAX_FRAME} may be sent")
+    return _HEADER.pack(len(payload), kind, stream) + payload
+
+
+def bare(kind: int, stream: int) -> bytes:
+    """A frame without payload."""
+    return _HEADER.pack(0, kind, stream)
+
+
+def header(kind: int, stream: int, length: int) -> bytes:
+    """The header of a frame whose payload is written apart from it."""
+    return _HEADER.pack(length, kind, stream)
+
+
+def credit(stream: int, amount: int) -> bytes:
+    return _CREDIT_FRAME.pack(4, CREDIT, stream, amount)
+
+
+def read_credit(payload: bytes) -> int:
+    if len(payload) != 4:
+        raise FrameError("a credit frame of the wrong length")
+    amount: int = _U32.unpack(payload)[0]
+    return amount
+
+
+def can_travel(value: object) -> bool:
+    """Whether msgpack can carry ``value``."""
+    try:
+        _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return False
+    return True
+
+
+class FrameReader:
+    """Cuts a byte stream into frames ``(kind, stream, payload)``.
+
+    Body frames (DATA, END) are given out in pieces as they come, the pieces as DATA and only the last one as END, so
+    that a large one is never put together here. Any other frame comes whole; ``limit`` bounds what is held for it.
+    """
+
+    __slots__ = ("_held", "_kind", "_left", "_need", "_stream", "limit")
+
+    def __init__(self, limit: int = MAX_HELLO) -> None:
+        self.limit = limit
+        self._held: bytearray | None = None  # an incomplete frame,
+        self._need = 0  # and how long `_held` must be before it is worth a look
+        self._left = 0  # bytes that a body frame still lacks,
+        self._kind = 0  # and whose they are
+        self._stream = 0
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that ``data`` completes. FrameError: the peer broke the protocol, the link is of no more use."""
+        frames: list[Frame] = []
+        start = 0
+        size = len(data)
+        if self._held is not None:
+            held = self._held
+            held += data
+            size = len(held)
+            if size < self._need:
+                return frames
+            data = bytes(held)
+            self._held = None
+        elif self._left:
+            if size < self._left:
+                self._left -= size
+                if data:
+                    frames.append((DATA, self._stream, data))
+                return frames
+            start = self._left
+            frames.append((self._kind, self._stream, data if start == size else data[:start]))
+            self._left = 0
+        while size - start >= _HEADER_SIZE:
+            length, kind, stream = _HEADER.unpack_from(data, start)
+            body = start + _HEADER_SIZE
+            end = body + length
+            if length > self.limit or not HELLO <= kind <= LAST_KIND:
+                raise FrameError(f"a frame of kind {kind} and {length} bytes; at most {self.limit} are allowed")
+            if end <= size:
+                frames.append((kind, stream, data[body:end]))
+                start = end
+            elif kind in (DATA, END):
+                if body < size:
+                    frames.append((DATA, stream, data[body:]))
+                self._left = end - size
+                self._kind = kind
+                self._stream = stream
+                return frames
+            else:
+                self._need = end - start
+                self._held = bytearray(data[start:])
+                return frames
+        if start < size:
+            self._need = _HEADER_SIZE
+            self._held = bytearray(data[start:])
+        return frames

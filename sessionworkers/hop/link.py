@@ -1,0 +1,239 @@
+"""The accepting side: one link to each owner, made when it is first needed, and the requests carried over it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, MutableMapping
+from typing import Any, Final
+
+from sessionworkers.errors import FrameError, HopError, HopRefused, OwnerBusy, OwnerGone
+from sessionworkers.hop.carried import Carried, Receive, Send
+from sessionworkers.hop.codec import (
+    BYE,
+    GOAWAY,
+    HELLO,
+    LAST_STREAM,
+    OLDEST,
+    VERSION,
+    Hello,
+    Unreadable,
+    packed,
+    read_bye,
+    read_hello,
+)
+from sessionworkers.hop.dial import dial
+from sessionworkers.hop.wire import Link
+
+TICK: Final = 0.02  # seconds: a request that has lasted one to two of them is watched for its client's leaving
+CLOSE_LIMIT: Final = 1.0  # seconds in which the last frames may go out
+
+
+class AcceptorLink(Link[Carried]):
+    """The link to one owner. ``hello`` is done when the owner has taken it, or has its refusal as exception."""
+
+    def __init__(self, links: Links, owner: str) -> None:
+        super().__init__()
+        self.links = links
+        self.owner = owner
+        self.hello: asyncio.Future[None] = self.loop.create_future()
+        self.leaving = False  # open no more streams, close with the last one
+        self._next = 1
+        self._clock: asyncio.TimerHandle | None = None
+
+    def connected(self) -> None:
+        self.links.all.add(self)
+        self.write(packed(HELLO, 0, Hello(self.links.me, self.owner, VERSION, OLDEST)))
+
+    def disconnected(self) -> None:
+        self.links.forget(self)
+        self.links.all.discard(self)
+        if self._clock is not None:
+            self._clock.cancel()
+        self._refuse(OwnerGone("the owner closed the link before it had said hello"))
+
+    def frame(self, kind: int, stream: int, payload: bytes) -> None:
+        carried = self.streams.get(stream)
+        if carried is not None:
+            try:
+                carried.frame(kind, payload)
+            except Unreadable as error:
+                raise FrameError(f"a reply cannot be read: {error}") from error
+        elif stream == 0:
+            self._control(kind, payload)
+        elif stream >= self._next or not self.greeted:
+            raise FrameError(f"a frame of kind {kind} for a stream that was never opened")
+        # else: the stream has ended here, the owner did not know it yet
+
+    def _control(self, kind: int, payload: bytes) -> None:
+        try:
+            if kind == HELLO and not self.greeted:
+                hello = read_hello(payload)
+                if hello.uid != self.owner:
+                    raise FrameError("another worker answers on the owner's private socket")
+                self.trust()
+                if not self.hello.done():
+                    self.hello.set_result(None)
+            elif kind == BYE and not self.greeted:
+                bye = read_bye(payload)
+                self._refuse(HopRefused(bye.text) if bye.why == "version" else OwnerGone(bye.text))
+                self.abort()
+            elif kind == GOAWAY and self.greeted:
+                self.leave()
+            else:
+                raise FrameError(f"a frame of kind {kind} from an owner")
+        except Unreadable as error:
+            raise FrameError(f"an owner's hello cannot be read: {error}") from error
+
+    def _refuse(self, error: HopError) -> None:
+        if not self.hello.done():
+            self.hello.set_exception(error)
+            self.hello.exception()  # seen: perhaps nobody waits any more
+
+    def leave(self) -> None:
+        """Opens no more streams on this link; the next request makes a new one."""
+        self.leaving = True
+        self.links.forget(self)
+        if not self.streams:
+            self.close()
+
+    def carry(self, websocket: bool, receive: Receive, send: Send) -> Carried:
+        """The next stream. It is in `streams` once it has written its OPEN frame."""
+        number = self._next
+        self._next = number + 1
+        if number == LAST_STREAM:
+            self.leave()
+        if self._clock is None:
+            self._clock = self.loop.call_later(TICK, self._tick)
+        return Carried(self, number, websocket, receive, send)
+
+    def release(self, stream: int) -> None:
+        self.streams.pop(stream, None)
+        if self.leaving and not self.streams:
+            self.close()
+
+    def _tick(self) -> None:
+        again = False
+        for carried in list(self.streams.values()):
+            again = carried.tick() or again
+        self._clock = self.loop.call_later(TICK, self._tick) if again else None
+
+
+class Links:
+    """The links of one worker to all others.
+
+    ``me``: this worker's uid. ``socket_path(uid)``: the path of a worker's private socket. ``alive(uid)``: whether it
+    lives, asked only when it does not answer. ``connect_timeout``: seconds for connecting and saying hello.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        socket_path: Callable[[str], str],
+        alive: Callable[[str], bool],
+        *,
+        connect_timeout: float = 2.0,
+    ) -> None:
+        self.me = me
+        self.all: set[AcceptorLink] = set()
+        self._socket_path = socket_path
+        self._alive = alive
+        self._timeout = connect_timeout
+        self._ready: dict[str, AcceptorLink] = {}
+        self._dialing: dict[str, asyncio.Task[AcceptorLink]] = {}
+        self._closed = False
+
+    async def carry(
+        self,
+        owner: str,
+        scope: MutableMapping[str, Any],
+        receive: Receive,
+        send: Send,
+        meta: dict[str, Any],
+    ) -> None:
+        """Runs one HTTP request or WebSocket on ``owner``.
+
+        ``meta`` (what msgpack can carry) goes to the owner's handler. Returns when the owner's app is through with the
+        request as far as the client is concerned, or when the client is gone; the owner's app is then told so.
+
+        Raises before anything went to ``send``: OwnerGone, OwnerBusy, NotMine, HopRefused; with a ``replay`` if the
+        owner's app has not seen the request, which may then be handled elsewhere with it in place of ``receive``.
+        AppFailed: the owner's app raised before its reply, let the host answer 500. After the reply has begun:
+        HopBroken, end the client's connection. Whatever the host's own ``receive`` and ``send`` raise passes through.
+        """
+        link = self._ready.get(owner)
+        if link is None:
+            try:
+                link = await self._reach(owner)
+            except HopError as error:
+                error.replay = receive
+                raise
+        await link.carry(scope["type"] == "websocket", receive, send).run(scope, meta)
+
+    async def _reach(self, owner: str) -> AcceptorLink:
+        """A link that is ready; all requests that come meanwhile share the attempt."""
+        if self._closed:
+            raise HopRefused("this worker's links are closed")
+        dialing = self._dialing.get(owner)
+        if dialing is None:
+            dialing = self._dialing[owner] = asyncio.get_running_loop().create_task(self._dial(owner))
+            dialing.add_done_callback(lambda _: self._dialing.pop(owner, None))
+        await asyncio.wait((dialing,))
+        if dialing.cancelled():
+            raise HopRefused("this worker's links are closed")
+        error = dialing.exception()
+        if isinstance(error, HopError):
+            raise type(error)(*error.args) from error  # each waiter its own: they put their `replay` on it
+        link = dialing.result()
+        if link.closed or link.leaving:
+            raise OwnerGone("the owner closed the link")
+        return link
+
+    async def _dial(self, owner: str) -> AcceptorLink:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        link: AcceptorLink | None = None
+        try:
+            sock = await dial(self._socket_path(owner), deadline)
+            try:
+                _, link = await loop.create_unix_connection(lambda: AcceptorLink(self, owner), sock=sock)
+            except BaseException:
+                sock.close()
+                raise
+            await asyncio.wait((link.hello,), timeout=max(0.0, deadline - loop.time()))
+            if not link.hello.done():
+                raise OwnerBusy("the owner did not say hello in time")
+            link.hello.result()
+        except OwnerBusy as error:
+            if link is not None:
+                link.abort()
+            if not self._alive(owner):  # a child of it may still hold its socket open
+                raise OwnerGone("the owner no longer lives") from error
+            raise
+        except BaseException:
+            if link is not None:
+                link.abort()
+            raise
+        self._ready[owner] = link
+        return link
+
+    def forget(self, link: AcceptorLink) -> None:
+        if self._ready.get(link.owner) is link:
+            del self._ready[link.owner]
+
+    async def close(self) -> None:
+        """Closes all links. Requests that are still being carried end as if their owners had died."""
+        self._closed = True
+        dialing = list(self._dialing.values())
+        for task in dialing:
+            task.cancel()
+        if dialing:
+            await asyncio.wait(dialing)
+        for link in list(self.all):
+            link.close()
+        deadline = asyncio.get_running_loop().time() + CLOSE_LIMIT
+        while self.all and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0)
+        for link in list(self.all):
+            link.abort()
+        while self.all:
+            await asyncio.sleep(0)

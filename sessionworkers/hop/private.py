@@ -1,0 +1,250 @@
+"""The owner's end of the links: accepts other workers and runs their requests in this one.
+
+`PrivateServer` accepts on the private socket, `OwnerLink` is one peer; `served.py` is one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from sessionworkers.errors import FrameError
+from sessionworkers.hop.codec import (
+    BYE,
+    GOAWAY,
+    HELLO,
+    OLDEST,
+    OPEN,
+    REFUSE,
+    VERSION,
+    WEBSOCKET,
+    Bye,
+    Hello,
+    Refusal,
+    Unreadable,
+    bare,
+    packed,
+    read_hello,
+    read_open,
+)
+from sessionworkers.hop.scopes import scope_of
+from sessionworkers.hop.served import Handler, Served, ServedHttp, ServedWebSocket
+from sessionworkers.hop.wire import Link, logger, same_user
+
+HELLO_LIMIT: Final = 2.0  # seconds in which a new connection must say hello
+LEAVE_LIMIT: Final = 1.0  # seconds that cancelled handlers have to return when the server closes
+_ACCEPTS: Final = 64  # connections taken in one go
+_ACCEPT_PAUSE: Final = 0.5  # seconds without accepting when this process has no file descriptor left
+
+
+class OwnerLink(Link[Served]):
+    """A peer worker that sends requests here."""
+
+    def __init__(self, server: PrivateServer) -> None:
+        super().__init__()
+        self.server = server
+        self._last = 0  # highest stream number seen
+        self._late: asyncio.TimerHandle | None = None
+
+    def connected(self) -> None:
+        self.server.links.add(self)
+        self._late = self.loop.call_later(self.server.hello_limit, self.abort)
+        if self.server.closing:
+            self._bye("closing", "the worker is closing")
+
+    def disconnected(self) -> None:
+        self.server.links.discard(self)
+        if self._late is not None:
+            self._late.cancel()
+
+    def frame(self, kind: int, stream: int, payload: bytes) -> None:
+        served = self.streams.get(stream)
+        if served is not None:
+            served.frame(kind, payload)
+        elif not self.greeted:
+            self._hello(kind, payload)
+        elif kind == OPEN:
+            self._open(stream, payload)
+        elif stream > self._last or stream == 0:
+            raise FrameError(f"a frame of kind {kind} for a stream that was never opened")
+        # else: the stream has ended here, the peer does not know it yet
+
+    def _hello(self, kind: int, payload: bytes) -> None:
+        if kind != HELLO:
+            raise FrameError("a peer did not say hello first")
+        try:
+            hello = read_hello(payload)
+        except Unreadable as error:
+            raise FrameError(f"a peer's hello cannot be read: {error}") from error
+        if self._late is not None:
+            self._late.cancel()
+        if hello.expects != self.server.me:
+            self._bye("uid", "another worker answers here")
+        elif min(VERSION, hello.version) < max(OLDEST, hello.oldest):
+            text = f"this worker speaks hop versions {OLDEST} to {VERSION}, not {hello.oldest} to {hello.version}"
+            self._bye("version", text)
+        else:
+            self.trust()
+            self.write(packed(HELLO, 0, Hello(self.server.me, "", VERSION, OLDEST)))
+            if self.server.closing:
+                self.write(bare(GOAWAY, 0))
+
+    def _bye(self, why: str, text: str) -> None:
+        self.write(packed(BYE, 0, Bye(why, text)))
+        self.close()
+
+    def _open(self, stream: int, payload: bytes) -> None:
+        if stream <= self._last:
+            raise FrameError("a stream was opened twice")
+        self._last = stream
+        server = self.server
+        if server.closing:
+            self.write(packed(REFUSE, stream, Refusal("closing", None)))
+            return
+        try:
+            head = read_open(payload)
+        except Unreadable as error:
+            logger.warning("a request from another worker cannot be read: %s", error)
+            self.write(packed(REFUSE, stream, Refusal("unreadable", None)))
+            return
+        served = (ServedWebSocket if head.flags & WEBSOCKET else ServedHttp)(self, stream, head)
+        self.streams[stream] = served
+        run = served.run(server.handler, scope_of(head, server.state()), head.meta)
+        served.task = task = self.loop.create_task(run)
+        server.tasks.add(task)
+        task.add_done_callback(server.left)
+
+
+class PrivateServer:
+    """Serves the private socket: runs ``handler(scope, receive, send, meta)`` for each request that comes from a peer.
+
+    ``me``: this worker's uid, a peer that expects another one is turned away. ``listener``: bound and listening; closed
+    by `close`, its path is left to whoever bound it. ``state``: gives each request its ``scope["state"]``. The handler
+    may raise NotMine as long as it has sent nothing: the peer gets it, the client sees nothing of it.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        listener: socket.socket,
+        handler: Handler,
+        *,
+        state: Callable[[], dict[str, Any]],
+        hello_limit: float = HELLO_LIMIT,
+    ) -> None:
+        self.me = me
+        self.handler = handler
+        self.state = state
+        self.hello_limit = hello_limit
+        self.closing = False
+        self.links: set[OwnerLink] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._listener = listener
+        self._accepting: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._resume: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Event | None = None
+
+    @property
+    def streams(self) -> int:
+        """Requests from other workers whose handler is still running."""
+        return len(self.tasks)
+
+    def left(self, task: asyncio.Task[None]) -> None:
+        """A handler has returned."""
+        self.tasks.discard(task)
+        if not self.tasks and self._idle is not None:
+            self._idle.set()
+
+    async def start(self) -> None:
+        """Begins to accept; without a loop's server, which would unlink the path or wait for ever on close."""
+        self._loop = asyncio.get_running_loop()
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        assert self._loop is not None
+        for _ in range(_ACCEPTS):
+            try:
+                sock, _address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    logger.warning("no file descriptor left for another worker's link: %s", error)
+                    self._loop.remove_reader(self._listener.fileno())
+                    self._resume = self._loop.call_later(_ACCEPT_PAUSE, self._again)
+                    return
+                raise
+            if not same_user(sock):
+                logger.warning("a process of another user was turned away from the private socket")
+                sock.close()
+                continue
+            sock.setblocking(False)
+            task = self._loop.create_task(self._take(sock))
+            self._accepting.add(task)
+            task.add_done_callback(self._accepting.discard)
+
+    def _again(self) -> None:
+        assert self._loop is not None
+        self._resume = None
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    async def _take(self, sock: socket.socket) -> None:
+        assert self._loop is not None
+        try:
+            await self._loop.connect_accepted_socket(lambda: OwnerLink(self), sock)
+        except OSError as error:
+            logger.warning("another worker's link was lost while it was accepted: %s", error)
+            sock.close()
+
+    async def close(self, timeout: float) -> None:
+        """Goes last of all.
+
+        1. No new links and no new streams. 2. Waits up to ``timeout`` seconds for the handlers. 3. Tells those that
+        are left (``http.disconnect``; 1012 to WebSockets and their clients) and closes the links. 4. Cancels what is
+        still running. Afterwards no task and no descriptor is left, but of a handler that refuses to be cancelled.
+        """
+        if self._loop is None or self.closing:
+            self._listener.close()
+            return
+        # 1
+        self.closing = True
+        if self._resume is not None:
+            self._resume.cancel()
+        else:
+            self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+        if self._accepting:
+            await asyncio.wait(self._accepting)
+        for link in self.links:
+            if link.greeted:
+                link.write(bare(GOAWAY, 0))
+        # 2
+        if self.tasks and timeout > 0:
+            self._idle = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._idle.wait(), timeout)
+            except asyncio.TimeoutError:
+                pass
+        # 3
+        for link in list(self.links):
+            for served in list(link.streams.values()):
+                served.shut()
+            link.close()
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=min(LEAVE_LIMIT, timeout))
+        # 4
+        for task in self.tasks:
+            task.cancel()
+        if self.tasks:
+            _, stuck = await asyncio.wait(self.tasks, timeout=LEAVE_LIMIT)
+            if stuck:
+                logger.warning("%d requests of other workers did not end when cancelled", len(stuck))
+        for link in list(self.links):
+            link.abort()
+        while self.links:  # connection_lost comes with the next iteration
+            await asyncio.sleep(0)
