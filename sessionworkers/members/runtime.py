@@ -17,12 +17,11 @@ from __future__ import annotations
 import os
 import stat as modes
 import tempfile
-from collections.abc import Iterator
 
 from ..errors import RuntimeDirError
 from . import locks
 from .contents import DIRS, FOUND, FRESH, LONGEST_NAME, MADE, MASK_KEY, give_to, populate, settle
-from .sweep import FRESH_NAME, SERVER_LOCK, any_member, clear, sweep_stale
+from .sweep import SERVER_LOCK, clear, sweep_stale
 from .trust import anyone_may_rename, check_length, check_parents, open_private, refuse
 
 _TRIES = 5
@@ -82,8 +81,11 @@ class RuntimeDir:
         raise refuse(base, f"new directories in it vanish ({_TRIES} tries)")
 
     @classmethod
-    def at(cls, path: str) -> RuntimeDir:
-        """The directory ``path``, made if absent. RuntimeDirError names the path and what is wrong with it."""
+    def at(cls, path: str, *, owner: tuple[int, int] | None = None) -> RuntimeDir:
+        """The directory ``path``, made if absent; ``owner`` as for `create`.
+
+        RuntimeDirError names the path and what is wrong with it.
+        """
         path = os.path.abspath(path)
         check_length(path, LONGEST_NAME)
         check_parents(path)
@@ -96,14 +98,21 @@ class RuntimeDir:
                 except FileExistsError:
                     pass
                 try:
-                    fd = open_private(path, _uids(None))
+                    fd = open_private(path, _uids(owner))
                     lock, alone = locks.join(fd, SERVER_LOCK, create=True)
                 except FileNotFoundError:  # its last user just removed it
                     continue
-                if alone:
-                    settle(fd, path, lock, mark)
-                    lock.downgrade()
-                return cls(path, fd, _uids(None), lock)
+                try:
+                    if alone:
+                        settle(fd, path, lock, mark)
+                        if owner is not None:
+                            give_to(fd, owner)
+                        lock.downgrade()
+                    return cls(path, fd, _uids(owner), lock)
+                except BaseException:
+                    lock.release()
+                    os.close(fd)
+                    raise
         except OSError as error:
             raise refuse(path, f"cannot be used: {error.strerror or error}") from error
         raise refuse(path, f"is removed again and again ({_TRIES} tries)")
@@ -129,30 +138,11 @@ class RuntimeDir:
         except OSError as error:
             raise refuse(path, f"cannot be used: {error.strerror or error}") from error
 
-    @classmethod
-    def existing(cls, base: str | None = None, *, owner: tuple[int, int] | None = None) -> Iterator[RuntimeDir]:
-        """Those that `create` made and that still stand, adopted one after another.
-
-        One that the caller goes on from is closed; to keep one, leave the loop, and to keep it standing, `serve` it.
-        """
-        for candidate in [base] if base is not None else default_bases(owner):
-            try:
-                names = sorted(name for name in os.listdir(candidate) if FRESH_NAME.fullmatch(name))
-            except OSError:
-                continue
-            for name in names:
-                try:
-                    runtime = cls.adopt(os.path.join(candidate, name), owner=owner)
-                except RuntimeDirError:
-                    continue
-                yield runtime
-                runtime.close()
-
     @staticmethod
     def _forsake(path: str, fd: int, lock: locks.HeldLock) -> None:
         try:
             if lock.upgrade() and clear(fd):
-                os.rmdir(path)
+                _rmdir(path)
         except OSError:
             pass
         finally:
@@ -169,10 +159,6 @@ class RuntimeDir:
         if len(key) != 16:
             raise refuse(self.path, f"{MASK_KEY} holds {len(key)} bytes, not 16")
         return key
-
-    def in_use(self) -> bool:
-        """Whether a worker in it lives."""
-        return any_member(self.fd)
 
     def serve(self) -> None:
         """Share the server lock of an adopted one: it stays while this process lives. RuntimeDirError: it is gone."""
@@ -206,7 +192,7 @@ class RuntimeDir:
                 mark = os.pread(lock.fd, len(FRESH), 0)
                 if clear(self.fd, names=None if mark == FRESH else (*DIRS, MASK_KEY)):
                     if mark != FOUND:
-                        os.rmdir(self.path)
+                        _rmdir(self.path)
                     return True
         except OSError:
             pass
@@ -246,3 +232,10 @@ def default_bases(owner: tuple[int, int] | None = None) -> list[str]:
 
 def _uids(owner: tuple[int, int] | None) -> frozenset[int]:
     return frozenset((os.geteuid(),) if owner is None else (os.geteuid(), owner[0]))
+
+
+def _rmdir(path: str) -> None:
+    try:
+        os.rmdir(path)
+    except OSError:  # somebody keeps something of his own in it
+        pass

@@ -1,0 +1,3 @@
+from tests.members.conftest import base, runtime
+
+__all__ = ["base", "runtime"]
