@@ -170,11 +170,11 @@ class Fleet:
         self.target += change
         return True
 
-    def slept(self, gap: float) -> None:
-        """The manager itself did not run for ``gap`` seconds: nobody's silence in that time counts."""
+    def slept(self, now: float) -> None:
+        """The manager itself did not run until ``now``: nobody's silence before counts."""
         for slot in self.slots.values():
             if slot.heard is not None:
-                slot.heard += gap
+                slot.heard = now
 
     # What to do
 

@@ -38,8 +38,8 @@ from sessionworkers.manager.protocol import Lines, parse_state
 logger = logging.getLogger("uvicorn.error")
 
 _SIGNALS = ("INT", "TERM", "QUIT", "HUP", "TTIN", "TTOU", "USR1", "USR2", "WINCH", "CHLD")
-_GAP = 1.0
-"""The loop woke this much later than it asked for: the manager was stopped, not the workers."""
+_GAP = 0.25
+"""The loop woke this much later than it asked for: the manager was stopped (docker pause, say), not the workers."""
 
 
 @dataclasses.dataclass
@@ -106,13 +106,13 @@ class Manager:
         return None
 
     def _wait(self) -> list[int]:
-        now = time.monotonic()
-        due = self._fleet.due(now)
-        limit = None if due is None else max(0.0, due - now)
+        asked = time.monotonic()
+        due = self._fleet.due(asked)
+        limit = None if due is None else max(0.0, due - asked)
         ready = [fd for fd, _ in self._poll.poll(None if limit is None else limit * 1000 + 1)]
-        late = time.monotonic() - now - (limit or 0.0)
-        if not ready and limit is not None and late > _GAP:
-            self._fleet.slept(late)
+        now = time.monotonic()
+        if limit is not None and now - asked > limit + _GAP:
+            self._fleet.slept(now)
         return ready
 
     def _start(self, key: int) -> None:
