@@ -86,6 +86,10 @@ class Rule:
     """Learn from 4xx and 5xx too (NiceGUI's 404 page is a live client)."""
     inferred: bool = False
     """Found without a rule (``auto``): routes while its owner lives and never refuses."""
+    tentative: bool = False
+    """What its carriers read is an ID only if it is claimed: the first that is decides, else the next rule does."""
+    owns_replies: bool = False
+    """``auto`` learns nothing from replies to its requests: the rule knows its protocol better."""
 
     @property
     def key_space(self) -> str:
