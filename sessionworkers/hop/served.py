@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
 from sessionworkers.errors import FrameError, NotMine
@@ -162,7 +163,7 @@ class Served(Stream):
 class ServedHttp(Served):
     """An HTTP request."""
 
-    __slots__ = ("_arrived", "_ask", "_body", "_flush", "_head", "_trailers", "_whole", "complete")
+    __slots__ = ("_arrived", "_ask", "_body", "_flush", "_head", "_started", "_trailers", "_whole", "complete")
 
     def __init__(self, link: OwnerLink, id: int, head: Open) -> None:
         super().__init__(link, id, head)
@@ -173,6 +174,7 @@ class ServedHttp(Served):
         self._arrived = self._whole or bool(head.body)  # there is something that the app has not been given
         self._head: Head | None = None  # a start that waits for the body of the same go
         self._flush: asyncio.Handle | None = None
+        self._started = False  # the app has sent http.response.start
         self._trailers = False  # the reply ends with trailers, not with its body
 
     def frame(self, kind: int, payload: bytes) -> None:
@@ -221,7 +223,7 @@ class ServedHttp(Served):
         kind = message["type"]
         if self.gone and not self.complete:
             return
-        if not self.begun:
+        if not self._started:
             if kind == "http.response.start":
                 self._start(message)
             elif kind == "http.response.push" or kind == "http.response.early_hint":
@@ -247,15 +249,16 @@ class ServedHttp(Served):
 
     def _start(self, message: Message) -> None:
         trailers = message.get("trailers")
-        self._trailers = bool(trailers) and "http.response.trailers" in self.extensions
+        if trailers is not None:
+            trailers = self._trailers = bool(trailers) and "http.response.trailers" in self.extensions
         self._head = Head(
-            message["status"],
+            index(message["status"]),
             pairs_of(message.get("headers", ())),
-            None if trailers is None else bool(trailers),
+            trailers,
             None,
             True,
         )
-        self.begun = True
+        self.begun = self._started = True
         if not self._first:
             # The handler's first step ends with `settle`; else hold it to the end of this loop iteration,
             # never for longer, since an event stream may have no first event for minutes (facts-performance, 9).
@@ -281,6 +284,7 @@ class ServedHttp(Served):
     def _rare(self, kind: str, message: Message) -> None:
         if kind not in self.extensions:
             raise RuntimeError(f"Unexpected ASGI message '{kind}': the server does not offer it.")
+        self.begun = True
         self.link.write(packed(EVENT, self.id, dict(message)))
 
     def _completed(self) -> None:
