@@ -60,8 +60,8 @@ class SessionRouter:
         if self._worker is not None:
             await self._worker.stop()
             self._worker = None
-        if self._runtime is not None and not self._runtime.in_use():
-            self._runtime.remove()
+        if self._runtime is not None:
+            self._runtime.remove()  # only the last worker's call removes it
         failed = await inner.shutdown()
         if failed is not None:
             await send({"type": "lifespan.shutdown.failed", "message": failed})

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
+import glob
 import inspect
 import os
 import signal
@@ -23,9 +25,10 @@ import uvicorn
 from gunicorn.arbiter import Arbiter
 from uvicorn_worker import UvicornWorker
 
-from sessionworkers.errors import ConfigError, SessionworkersError
-from sessionworkers.hosts.uvicorn import PARENT_GONE_GRACE, SessionConfig, SessionServer, asyncio_run
-from sessionworkers.members.runtime import RuntimeDir
+from sessionworkers.errors import ConfigError, RuntimeDirError, SessionworkersError
+from sessionworkers.hosts.uvicorn import SessionConfig, SessionServer, asyncio_run
+from sessionworkers.manager.protocol import PARENT_GRACE
+from sessionworkers.members.runtime import RuntimeDir, default_bases
 from sessionworkers.settings import Settings
 
 KEEP_ALIVE = 75
@@ -41,7 +44,7 @@ ARBITER_FILE = "arbiter.pid"
 """In the runtime directory: the pid of the arbiter that made it, by which the arbiter of a USR2 re-exec finds it."""
 
 _made: dict[int, tuple[Settings, RuntimeDir]] = {}
-"""What this process's constructor made, by pid: a forked child has its parent's entry and must not use it as its own."""
+"""What this process's constructor made, by pid: a forked child has its parent's entry, which is not its own."""
 
 
 class Worker(UvicornWorker):
@@ -101,12 +104,12 @@ class Worker(UvicornWorker):
         every = min(1.0, self.timeout / 4) if self.timeout else 1.0
         leaving = False
         while True:
-            self.notify()
+            self.tmp.notify()  # type: ignore[no-untyped-call]
             if os.getppid() != self.ppid and not leaving:
                 leaving = True
                 self.log.warning("The arbiter is gone; this worker stops")
                 server.should_exit = True
-                loop.call_later(PARENT_GONE_GRACE, os._exit, 1)
+                loop.call_later(PARENT_GRACE, os._exit, 1)
             if not self.alive and not server.should_exit:
                 server.should_exit = True  # --reload: a file has changed
             await asyncio.sleep(every)
@@ -151,13 +154,11 @@ def _prepare(cfg: Any, log: Any) -> tuple[Settings, RuntimeDir]:
 
 
 def _runtime(settings: Settings, cfg: Any) -> RuntimeDir:
-    owner = (cfg.uid, cfg.gid) if cfg.uid != os.geteuid() else None
     if settings.runtime_dir is not None:
         runtime = RuntimeDir.at(settings.runtime_dir)
     else:
-        runtime = RuntimeDir.create(owner=owner)
-    with open(os.path.join(runtime.path, ARBITER_FILE), "w", encoding="ascii") as file:
-        file.write(str(os.getpid()))
+        runtime = RuntimeDir.create(owner=_owner(cfg))
+    _note(runtime)
     return runtime
 
 
@@ -166,20 +167,39 @@ def _handed_on(cfg: Any) -> RuntimeDir | None:
     before = os.environ.get("GUNICORN_PID", "")
     if not before.isdigit() or int(before) == os.getpid():
         return None
-    for runtime in RuntimeDir.existing():
+    owner = _owner(cfg)
+    for note in (note for base in default_bases(owner) for note in glob.glob(f"{base}/sw-*/{ARBITER_FILE}")):
         try:
-            with open(os.path.join(runtime.path, ARBITER_FILE), encoding="ascii") as file:
-                maker = file.read().strip()
-        except OSError:
-            continue
-        if maker == before:
-            with open(os.path.join(runtime.path, ARBITER_FILE), "w", encoding="ascii") as file:
-                file.write(str(os.getpid()))  # the next re-exec finds it by this pid
-            return runtime
+            with open(note, encoding="ascii") as file:
+                if file.read().strip() != before:
+                    continue
+            runtime = RuntimeDir.adopt(os.path.dirname(note), owner=owner, serve=True)
+        except (OSError, RuntimeDirError):
+            continue  # another user's, or just going
+        _note(runtime)  # the next re-exec finds it by this arbiter's pid
+        return runtime
     return None
 
 
+def _owner(cfg: Any) -> tuple[int, int] | None:
+    return (cfg.uid, cfg.gid) if cfg.uid != os.geteuid() else None
+
+
+def _note(runtime: RuntimeDir) -> None:
+    fd = os.open(ARBITER_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=runtime.fd)
+    try:
+        os.write(fd, str(os.getpid()).encode())
+    finally:
+        os.close(fd)
+
+
 def _at_exit(made_by: int, runtime: RuntimeDir) -> None:
-    """The arbiter leaves: the directory goes with it, unless workers of a re-exec still live by it."""
-    if os.getpid() == made_by and not runtime.in_use():
-        runtime.remove()
+    """The arbiter leaves: the directory goes with it, unless a re-exec's arbiter or workers still live by it."""
+    if os.getpid() != made_by:
+        return
+    with contextlib.suppress(OSError):
+        with open(os.path.join(runtime.path, ARBITER_FILE), encoding="ascii") as file:
+            mine = file.read().strip() == str(made_by)
+        if mine:
+            os.unlink(ARBITER_FILE, dir_fd=runtime.fd)
+    runtime.remove()

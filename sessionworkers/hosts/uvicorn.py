@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import os
 import signal
@@ -33,9 +34,6 @@ log = logging.getLogger("uvicorn.error")
 
 STARTUP_FAILURE = 3
 """uvicorn's exit code for a worker that could not start; whoever sees it does not start another."""
-
-PARENT_GONE_GRACE = 4.0
-"""Seconds that a worker whose parent is gone has to stop: the port must be free for the next start."""
 
 GRACEFUL_TIMEOUT = 30
 """Seconds, gunicorn's default. uvicorn's own is none, and one endless stream then holds its shutdown up for ever."""
@@ -70,6 +68,8 @@ def _lifespan(base: Any, worker: Worker, grace: float | None) -> Any:
     """``base`` (uvicorn's lifespan, on, auto or off) with the worker started inside it."""
 
     class SessionLifespan(base):  # type: ignore[misc]
+        should_exit: bool
+
         async def startup(self) -> None:
             await super().startup()
             if self.should_exit:
@@ -94,13 +94,12 @@ class SessionServer(uvicorn.Server):
     """uvicorn's server; a signal ends it, and what follows `serve` still runs.
 
     uvicorn raises a captured signal again when it is done, so that code after ``serve()`` never runs on TERM. Here the
-    signals are only noted in ``captured``. `handle_exit` is uvicorn's own: sse-starlette, under the MCP SDK, patches it.
+    signals are only noted in ``captured``. `handle_exit` stays uvicorn's: sse-starlette, under the MCP SDK, patches it.
     """
 
-    def __init__(self, config: SessionConfig, on_tick: Callable[[], None] | None = None) -> None:
+    def __init__(self, config: SessionConfig) -> None:
         super().__init__(config)
         self.captured: list[int] = self._captured_signals
-        self._tick = on_tick
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -114,18 +113,12 @@ class SessionServer(uvicorn.Server):
             for sig, handler in before.items():
                 signal.signal(sig, handler)
 
-    async def on_tick(self, counter: int) -> bool:
-        if self._tick is not None:
-            self._tick()
-        return await super().on_tick(counter)
-
 
 def log_config(given: Any) -> Any:
     """uvicorn's own logging with the route added to the access log, unless the user brought a configuration."""
     if given is not None and given is not LOGGING_CONFIG:
         return given
-    config: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in LOGGING_CONFIG.items()}
-    config["formatters"] = {name: dict(formatter) for name, formatter in LOGGING_CONFIG["formatters"].items()}
+    config = copy.deepcopy(LOGGING_CONFIG)
     config["loggers"] = {
         **LOGGING_CONFIG["loggers"],
         "sessionworkers": {"handlers": ["default"], "level": "INFO", "propagate": False},
@@ -152,21 +145,22 @@ def run_worker(
         options["timeout_graceful_shutdown"] = GRACEFUL_TIMEOUT
     config = SessionConfig(app, settings=settings, runtime_dir=runtime_dir, **options)
     link = ManagerLink(parent_fd) if parent_fd is not None else None
-    server = SessionServer(config, on_tick=link.beat if link is not None else None)
+    server = SessionServer(config)
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
         if link is not None:
-            await link.start(loop, lambda: _parent_gone(server, loop))
+            await link.start(loop, lambda: _parent_gone(server))
         startup = server.startup
 
         async def started(sockets: list[socket.socket] | None = None) -> None:
             await startup(sockets)
             if server.started:
+                rules = "Session rules: " + (", ".join(config.worker.names) or "none")
                 if link is not None:
-                    link.serving(rules=config.worker.names)
+                    link.serving([rules])
                 else:
-                    log.info("Session rules: %s", ", ".join(config.worker.names) or "none")
+                    log.info(rules)
 
         server.startup = started  # type: ignore[method-assign]
         await server.serve(sockets=sockets)
@@ -190,11 +184,10 @@ def run_worker(
     return 0
 
 
-def _parent_gone(server: SessionServer, loop: asyncio.AbstractEventLoop) -> None:
-    if not server.should_exit:
-        log.warning("The parent process is gone; this worker stops")
-        server.should_exit = True
-        loop.call_later(PARENT_GONE_GRACE, os._exit, 1)
+def _parent_gone(server: SessionServer) -> None:
+    """Stop; the link ends the process hard if that takes longer than it may."""
+    log.warning("The parent process is gone; this worker stops")
+    server.should_exit = True
 
 
 def asyncio_run(main: Any, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> Any:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import partial
 from typing import Any
 
 from sessionworkers.affinity import lifecycle
@@ -214,7 +215,8 @@ class Visit:
         self, record: Record | None, primary: Named, others: list[tuple[Named, Record | None]]
     ) -> Record | None:
         """The session that all IDs of a start or end name. Raises `Refused` (409) if they name two."""
-        for named, other in others:
+        book = self.ledger.book
+        for _, other in others:
             if other is None:
                 continue
             if record is not None and other is not record:
@@ -224,7 +226,7 @@ class Visit:
                     # That session has another ID of this kind already: the two cannot be one session.
                     raise Refused(409, "session mismatch", "the request names two different sessions")
                 # The first typed ID of a session that so far was known by another carrier alone.
-                self._claim_or_hop(lambda r=other, n=primary: self._alias(r, n.key, FOUNDING, n.carrier))
+                self._claim_or_hop(partial(book.alias, other, primary.key, FOUNDING, carrier=primary.carrier))
                 record = other
         return record
 
@@ -251,7 +253,7 @@ class Visit:
             return None
         for named in found.also:
             if book.get(named.key) is None and claims_on_sight(found, named):
-                self._claim_or_hop(lambda n=named: self._alias(made[0], n.key, FOUNDING, n.carrier))
+                self._claim_or_hop(partial(book.alias, made[0], named.key, FOUNDING, carrier=named.carrier))
         return made[0]
 
     def _claim_or_hop(self, make: Callable[[], Any], *, inferred: bool = False) -> None:
@@ -263,9 +265,6 @@ class Visit:
         except ClaimError as full:
             if not inferred:  # an inferred ID never refuses
                 raise Refused(full.status, "no room for sessions", str(full), retry_after=5) from None
-
-    def _alias(self, record: Record, key: str, how: int, carrier: int) -> None:
-        self.ledger.book.alias(record, key, how, carrier=carrier)
 
     def _join(self, found: Found, record: Record) -> None:
         """IDs that clients mint, first seen on a request that another ID routed here, join that owner."""
@@ -371,9 +370,7 @@ class Visit:
             return  # answered 2xx, but an unverified ID was not confirmed: neither start nor end
         self.outcome_known = True
         if found.start:
-            record.step(
-                lifecycle.start_outcome(ok, failed_start=found.rule.failed_start, alone=record.requests == 1)
-            )
+            record.step(lifecycle.start_outcome(ok, failed_start=found.rule.failed_start, alone=record.requests == 1))
         elif found.end:
             ended = self.ledger.book.end(record, found.primary.key, Event.END_OK if ok else Event.END_REFUSED)
             if ended is not record:

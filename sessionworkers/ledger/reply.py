@@ -1,7 +1,7 @@
 """The app's reply on its way out: claims are made before the byte that tells the ID leaves.
 
 ``http.response.start`` passes at once unless the ID can stand in the first piece of a short JSON body, in which case it
-is held for that piece: an ID minted twice then becomes a 409 instead of a promise to two clients. A stream is never held.
+is held for that piece: an ID minted twice then becomes a 409, not a promise to two clients. A stream is never held.
 """
 
 from __future__ import annotations

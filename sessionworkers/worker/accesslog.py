@@ -46,9 +46,7 @@ class LoggedSend:
             await self._send(event)
 
 
-_HEADS = frozenset(
-    {"http.response.start", "websocket.accept", "websocket.close", "websocket.http.response.start"}
-)
+_HEADS = frozenset({"http.response.start", "websocket.accept", "websocket.close", "websocket.http.response.start"})
 
 
 class MaskIDs(logging.Filter):

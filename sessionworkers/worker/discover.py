@@ -17,7 +17,7 @@ MOST_OBJECTS = 2_000
 
 @dataclass(frozen=True)
 class SessionCookie:
-    """One `SessionMiddleware`: cookie ``name``, signing ``secret``, ``max_age`` in seconds (None: a browser session)."""
+    """A `SessionMiddleware`: cookie ``name``, signing ``secret``, ``max_age`` in seconds (None: none)."""
 
     name: str
     secret: str

@@ -14,7 +14,6 @@ One request, step by step (the numbers stand again in the code):
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from sessionworkers.affinity.decide import Answer, Arrival, Claim, Names, decide
@@ -50,7 +49,6 @@ class Router:
         links: Carrier | None,
         *,
         max_body: int = 64 * 1024 * 1024,
-        on_hop: Callable[[], None] | None = None,
     ) -> None:
         self.ledger = ledger
         self.rules = ledger.rules
@@ -74,13 +72,17 @@ class Router:
             except BodyTooLarge as large:
                 receive = large.receive
                 if self.rules.start_or_end(request):
-                    await refuse(scope, send, Refused(413, "body too large", "the body that names the session is too large"))
+                    await refuse(
+                        scope, send, Refused(413, "body too large", "the body that names the session is too large")
+                    )
                     return
                 body = b""
             request.body = body
             found = self.rules.find(request)
             if isinstance(found, NeedBody):
                 raise AssertionError("a rule asked for a body that was read")
+        if found is not None and found.candidates:  # 3
+            found = self._choose(found)
         if found is None:
             await self._here(scope, receive, send, request, None)
             return
@@ -90,10 +92,7 @@ class Router:
             await refuse(scope, send, refused)
 
     async def _found(self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found) -> None:
-        if found.candidates and not self._choose(found):  # 3
-            await self._here(scope, receive, send, request, None)
-            return
-        claim, owner = self._look_up(found.primary.key)
+        claim, owner = self._look_up(found.primary.key)  # 3
         names = Names.AN_ID
         if found.also and (found.start or found.end) and self.links is not None:
             owners = {owner} if owner is not None else set()
@@ -119,7 +118,9 @@ class Router:
             raise AssertionError("a hop without an owner")
         await self._hop(scope, receive, send, request, found, owner)  # 6
 
-    async def _here(self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found | None) -> None:
+    async def _here(
+        self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found | None
+    ) -> None:
         if found is not None:
             send = LoggedSend(send, _values(found), "here").send
         try:
@@ -174,13 +175,13 @@ class Router:
         log.debug("session %s is gone: its worker lives no more", mask(found.primary.value))
         await gone(scope, LoggedSend(send, _values(found), "gone").send, found.rule.gone, request)
 
-    def _choose(self, found: Found) -> bool:
-        """Of several inferred IDs, the first that is claimed decides."""
+    def _choose(self, found: Found) -> Found | None:
+        """Of several IDs that may be ones, the first that is claimed decides; else what the request names otherwise."""
         for named in found.candidates:
             if self._look_up(named.key)[0] is not Claim.NONE:
                 found.primary = named
-                return True
-        return False
+                return found
+        return found.otherwise
 
     def _look_up(self, key: str) -> tuple[Claim, str | None]:
         """Who holds ``key``. *None* is never cached, and *gone* is found out by the hop, never from the cache."""

@@ -12,9 +12,9 @@ from sessionworkers.affinity.paths import PathTemplate
 from sessionworkers.affinity.presets import PRESETS, PresetContext, recognised
 from sessionworkers.affinity.rules import Rule
 from sessionworkers.affinity.ruleset import RuleSet
-from sessionworkers.affinity.words import parse_rule, rule_from_table
+from sessionworkers.affinity.words import parse_rule
 from sessionworkers.ledger.cookie import AffinityCookie
-from sessionworkers.members.board import SharedNames
+from sessionworkers.members.board import NamesBoard
 from sessionworkers.members.runtime import RuntimeDir
 from sessionworkers.settings import Settings
 from sessionworkers.worker.discover import session_cookies
@@ -26,11 +26,12 @@ COOKIE_RULE = "affinity-cookie"
 
 def build_rules(settings: Settings, app: Any, runtime: RuntimeDir | None) -> RuleSet:
     """The rules in force, first match first: the user's own, presets, the router's cookie, `auto`."""
-    times = {"retry_window": settings.retry_window, "return_window": settings.return_window, "idle": settings.session_idle}
-    rules: list[Rule] = [
-        parse_rule(text, f"rule {number}", **times) for number, text in enumerate(settings.session_id, 1)
-    ]
-    rules += [rule_from_table(table, **times) for table in settings.rules]
+    times = {
+        "retry_window": settings.retry_window,
+        "return_window": settings.return_window,
+        "idle": settings.session_idle,
+    }
+    rules: list[Rule] = [parse_rule(text, name, **times) for name, text in settings.rule_texts()]
     context = PresetContext(
         cookies=tuple((each.name, each.secret, each.max_age) for each in session_cookies(app)),
         secrets=tuple(settings.session_secret),
@@ -42,13 +43,14 @@ def build_rules(settings: Settings, app: Any, runtime: RuntimeDir | None) -> Rul
         rules += PRESETS[name].rules(context)
     if settings.affinity_cookie is not None:
         carrier = parse_carrier(f"cookie:{settings.affinity_cookie}")
-        rules.append(
-            Rule(COOKIE_RULE, (carrier,), idle=settings.session_idle, return_window=settings.return_window)
-        )
+        rules.append(Rule(COOKIE_RULE, (carrier,), idle=settings.session_idle, return_window=settings.return_window))
     auto = None
     if settings.auto:
-        names = SharedNames.open(runtime) if runtime is not None else SharedNames.private()
-        auto = Auto(names, idle=settings.session_idle, return_window=settings.return_window)
+        auto = Auto(
+            NamesBoard(runtime) if runtime is not None else None,
+            idle=settings.session_idle,
+            return_window=settings.return_window,
+        )
         auto.on_inferred(lambda text: log.info("%s", text))
     return RuleSet(rules, auto, [PathTemplate(path) for path in settings.no_routing])
 

@@ -22,7 +22,7 @@ from sessionworkers.claims.directory import DirectoryStore
 from sessionworkers.claims.memory import MemoryStore
 from sessionworkers.claims.store import ClaimStore
 from sessionworkers.hop.link import Links
-from sessionworkers.hop.server import PrivateServer
+from sessionworkers.hop.private import PrivateServer
 from sessionworkers.ledger.answers import Refused, refuse
 from sessionworkers.ledger.current import set_here
 from sessionworkers.ledger.ledger import App, Ledger, Receive, Scope, Send
@@ -68,7 +68,7 @@ class Worker:
         store: ClaimStore
         self._links: Links | None = None
         if self.runtime is not None and self.member is not None:
-            roster = Roster(self.runtime, self.member)
+            roster = Roster(self.runtime)
             store = DirectoryStore(self.runtime, self.member)
             self._links = Links(
                 self.member.uid, roster.socket_path, roster.alive, connect_timeout=settings.hop_connect_timeout
