@@ -35,10 +35,10 @@ WINDOW = 5.0  # seconds: retry window, return window and idle time
 GRACE = 6.0  # seconds after the end in which the last claim must go
 
 LIFE = "start=POST:/seed_session start=POST:/seed_quiet end=POST:/close_session end=POST:/verify"
-TYPED = "json:resources_session_id@/seed_session json:resources_session_id@/close_session"
+TYPED = "json:resources_session_id@/seed_session,/close_session"
 RULES = [
     f"token:{TOKEN}/sid@/mcp space=stress",
-    f"{TYPED} starlette-cookie:session/session_id {LIFE} mint=client late-start=refuse space=stress",
+    f"{TYPED} starlette-cookie:session/session_id {LIFE} late-start=refuse space=stress",
 ]
 
 
