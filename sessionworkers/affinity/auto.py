@@ -210,7 +210,6 @@ class Auto:
 
     def scanner(self, request: RequestView, reply: ReplyView) -> Scanner | None:
         """Reads a short JSON reply or the first server-sent event; gives ``value NUL source``."""
-        kind = reply.content_type
 
         def extract(data: bytes) -> Iterable[str]:
             return [f"{value}\0{source}" for value, source in inference.from_json(request, data)]
@@ -218,9 +217,9 @@ class Auto:
         def event(data: bytes) -> Iterable[str]:
             return [f"{value}\0{source}" for value, source in inference.from_event(request, data)]
 
-        if kind == "application/json" or kind.endswith("+json"):
+        if reply.kind == "json":
             return json_scanner(reply, extract, MAX_REPLY)
-        if kind == "text/event-stream":
+        if reply.kind == "events":
             return unpacked(EventScanner(event, 1, MAX_REPLY), reply)
         return None
 

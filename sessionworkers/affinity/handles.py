@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from sessionworkers.affinity.carriers import Hint, ReadID, Simple, may_have_json
 from sessionworkers.affinity.documents import decode
 from sessionworkers.affinity.ids import looks_random, valid_id
-from sessionworkers.affinity.learners import Place, _Base
+from sessionworkers.affinity.learners import Base, Place
 from sessionworkers.affinity.scanners import EventScanner, Scanner, json_scanner, unpacked
 from sessionworkers.affinity.views import ReplyView, RequestView
 
@@ -87,19 +87,20 @@ class ParamHeaders(Simple):
         return [ReadID(value) for value in values if looks_random(value)][:MOST_HANDLES]
 
 
-class FromResult(_Base):
+class FromResult(Base):
     """Handles in a JSON-RPC result: values of structured content, text that is one token, the request state."""
 
     place = Place.BODY
+    kinds = frozenset({"json", "events"})
     word = "mcp:result"
 
     def applies(self, request: RequestView) -> bool:
         return request.method == "POST" and request.header(METHOD) is not None
 
     def scanner(self, reply: ReplyView) -> Scanner | None:
-        if reply.content_type == "text/event-stream":
+        if reply.kind == "events":
             return unpacked(EventScanner(self._extract, _EVENTS), reply)
-        return json_scanner(reply, self._extract) if reply.content_type == "application/json" else None
+        return json_scanner(reply, self._extract) if reply.kind == "json" else None
 
     def _extract(self, data: bytes) -> Iterable[str]:
         if b'"result"' not in data:

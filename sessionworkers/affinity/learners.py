@@ -58,6 +58,10 @@ class Learner(Protocol):
     def hold(self) -> bool:
         """True if the reply's head should wait for the first piece of the body."""
 
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of body that it reads (see `sessionworkers.affinity.views.kind_of`)."""
+
     def applies(self, request: RequestView) -> bool:
         """False if no reply to this request can name an ID here."""
 
@@ -71,9 +75,12 @@ class Learner(Protocol):
         """IDs in the app's WebSocket message number ``index`` (from 0)."""
 
 
-class _Base:
+class Base:
+    """Learns nothing."""
+
     place = Place.HEAD
     hold = False
+    kinds: frozenset[str] = frozenset()
 
     def applies(self, request: RequestView) -> bool:
         return True
@@ -88,7 +95,7 @@ class _Base:
         return ()
 
 
-class FromHeader(_Base):
+class FromHeader(Base):
     def __init__(self, name: str) -> None:
         self.word = f"header:{name.lower()}"
         self.name = name.lower().encode()
@@ -98,7 +105,7 @@ class FromHeader(_Base):
         return () if value is None else (value,)
 
 
-class FromCookie(_Base):
+class FromCookie(Base):
     def __init__(self, name: str) -> None:
         self.word = f"cookie:{name}"
         self.name = name
@@ -107,7 +114,7 @@ class FromCookie(_Base):
         return [value for name, value in reply.set_cookies if name == self.name]
 
 
-class FromStarletteCookie(_Base):
+class FromStarletteCookie(Base):
     """Nothing is verified: the cookie comes from the app itself."""
 
     def __init__(self, name: str, field: str = "*") -> None:
@@ -126,7 +133,7 @@ class FromStarletteCookie(_Base):
         return found
 
 
-class FromLocation(_Base):
+class FromLocation(Base):
     def __init__(self, carrier: Carrier) -> None:
         self.word = f"location:{carrier.word}"
         self.carrier = carrier
@@ -136,9 +143,10 @@ class FromLocation(_Base):
         return () if value is None else _in_url(self.carrier, value)
 
 
-class FromJson(_Base):
+class FromJson(Base):
     place = Place.BODY
     hold = True
+    kinds = frozenset({"json", "events"})
 
     def __init__(self, field: str) -> None:
         self.word = f"json:{field}"
@@ -149,10 +157,9 @@ class FromJson(_Base):
         return () if id is None else (id,)
 
     def scanner(self, reply: ReplyView) -> Scanner | None:
-        kind = reply.content_type
-        if kind == "application/json" or kind.endswith(("+json", "/json")):
+        if reply.kind == "json":
             return json_scanner(reply, self._extract)
-        if kind == "text/event-stream":
+        if reply.kind == "events":
             return unpacked(EventScanner(self._extract, EARLY_EVENTS), reply)
         return None
 
@@ -160,22 +167,24 @@ class FromJson(_Base):
         return self._extract(data.encode() if isinstance(data, str) else data)
 
 
-class FromEventUrl(_Base):
+class FromEventUrl(Base):
     place = Place.BODY
+    kinds = frozenset({"events"})
 
     def __init__(self, carrier: Carrier) -> None:
         self.word = f"sse:{carrier.word}"
         self.carrier = carrier
 
     def scanner(self, reply: ReplyView) -> Scanner | None:
-        if reply.content_type != "text/event-stream":
+        if reply.kind != "events":
             return None
         return unpacked(EventScanner(lambda data: _in_url(self.carrier, data.decode("latin-1")), 1), reply)
 
 
-class FromHtml(_Base):
+class FromHtml(Base):
     place = Place.BODY
     hold = True
+    kinds = frozenset({"html"})
 
     def __init__(self, pattern: str, header: tuple[bytes, str] | None = None) -> None:
         """``header``: name and value that the reply must have."""
@@ -188,24 +197,25 @@ class FromHtml(_Base):
     def scanner(self, reply: ReplyView) -> Scanner | None:
         if self._header is not None and reply.header(self._header[0]) != self._header[1]:
             return None
-        if reply.content_type not in ("text/html", "application/xhtml+xml"):
+        if reply.kind != "html":
             return None
         return unpacked(PatternScanner(self._pattern), reply)
 
 
-class FromEngineIO(_Base):
+class FromEngineIO(Base):
     """``0{"sid":...}`` opens an Engine.IO session; ``40{"sid":...}`` and ``40/ns,{"sid":...}`` connect Socket.IO, with
     a sid of its own per namespace. A poll may hold several packets, separated by 0x1e (protocol 4) or each after
     its length and a colon (protocol 3)."""
 
     place = Place.BODY
     hold = True
+    kinds = frozenset({"text"})
     word = "engineio:"
     _packet = re.compile(rb'(?:^|[\x1e:])(?:0|40(?:/[^,"]{0,256},)?)\{"sid":"([^"\\]{1,512})"')
     _LIMIT = 16 * 1024
 
     def scanner(self, reply: ReplyView) -> Scanner | None:
-        if reply.content_type not in ("text/plain", "application/octet-stream"):
+        if reply.kind != "text":
             return None
         return json_scanner(reply, self._extract, self._LIMIT)
 
@@ -227,6 +237,7 @@ class OnlyTo:
         self.paths = tuple(paths)
         self.place = learner.place
         self.hold = learner.hold
+        self.kinds = learner.kinds
         self.from_head = learner.from_head
         self.scanner = learner.scanner
         self.from_message = learner.from_message

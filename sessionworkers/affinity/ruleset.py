@@ -16,7 +16,7 @@ from sessionworkers.affinity.learners import FromCookie, FromHeader, FromLocatio
 from sessionworkers.affinity.names import is_session_header
 from sessionworkers.affinity.paths import PathTemplate
 from sessionworkers.affinity.rules import Mint, RequestPattern, Rule
-from sessionworkers.affinity.views import ReplyView, RequestView
+from sessionworkers.affinity.views import ReplyView, RequestView, kind_of
 from sessionworkers.affinity.watch import BODY, HEAD, ReplyWatch
 
 __all__ = ["NEED_BODY", "Found", "Learned", "Named", "NeedBody", "ReplyWatch", "RuleSet"]
@@ -63,6 +63,11 @@ class RuleSet:
             (rule, learner) for rule in self.rules for learner in rule.learners
         )
         self.messages = auto is not None or any(learner.place is not Place.HEAD for _, learner in self.learners)
+        self.head_learners = tuple(each for each in self.learners if each[1].place is Place.HEAD)
+        self.body_learners: dict[str, tuple[tuple[Rule, Learner], ...]] = {
+            kind: tuple(each for each in self.learners if kind in each[1].kinds)
+            for kind in ("json", "events", "text", "html")
+        }
         self._limits = {rule.name: max([MAX_ID, *_token_free_limits(rule)]) for rule in self.rules}
         self._hint()
         self._reply_hints()
@@ -217,13 +222,18 @@ class RuleSet:
             return None
         return ReplyWatch(self, request, found)
 
-    def reply_interest(self, reply: ReplyView) -> int:
-        """Bits of what the reply's headers may tell: HEAD for an ID in one of them, BODY for a body with a type."""
+    def reply_interest(self, reply: ReplyView) -> tuple[bool, str]:
+        """Whether a header may tell an ID, and the kind of body if that may; "" if it may not."""
         bits = 0
+        kind = ""
         names = self._reply_names
-        for name, _ in reply.headers:
-            bits |= names[name if name.islower() else name.lower()]
-        return bits
+        for name, value in reply.headers:
+            bit = names[name if name.islower() else name.lower()]
+            if bit:
+                bits |= bit
+                if bit == BODY:
+                    kind = kind_of(value)
+        return bits & HEAD != 0, kind
 
     def limit(self, rule: Rule) -> int:
         """Bytes of a learned ID."""

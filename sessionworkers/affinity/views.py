@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -135,7 +136,7 @@ class RequestView:
     def content_type(self) -> str:
         """Lower case, without parameters; empty if absent."""
         if self._type is None:
-            self._type = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+            self._type = media_type((self.header(b"content-type") or "").encode("latin-1"))
         return self._type
 
     @property
@@ -145,6 +146,30 @@ class RequestView:
         if root and self.path.startswith(root) and self.path[len(root) : len(root) + 1] in ("/", ""):
             return self.path[len(root) :] or "/"
         return self.path
+
+
+@lru_cache(maxsize=256)
+def media_type(value: bytes) -> str:
+    """``Content-Type`` in lower case, without parameters."""
+    return value.partition(b";")[0].strip().lower().decode("latin-1")
+
+
+@lru_cache(maxsize=256)
+def kind_of(value: bytes) -> str:
+    """What a body of that ``Content-Type`` is to learners: ``json``, ``events``, ``text``, ``html`` or ``other``."""
+    kind = media_type(value)
+    if kind == "application/json" or kind.endswith(("+json", "/json")):
+        return "json"
+    return _KINDS.get(kind, "other")
+
+
+_KINDS = {
+    "text/event-stream": "events",
+    "text/plain": "text",
+    "application/octet-stream": "text",
+    "text/html": "html",
+    "application/xhtml+xml": "html",
+}
 
 
 class ReplyView:
@@ -166,7 +191,12 @@ class ReplyView:
     @property
     def content_type(self) -> str:
         """Lower case, without parameters; empty if absent."""
-        return (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+        return media_type((self.header(b"content-type") or "").encode("latin-1"))
+
+    @property
+    def kind(self) -> str:
+        """See `kind_of`."""
+        return kind_of((self.header(b"content-type") or "").encode("latin-1"))
 
     @property
     def set_cookies(self) -> list[tuple[str, str]]:

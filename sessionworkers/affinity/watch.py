@@ -55,29 +55,28 @@ class ReplyWatch:
         request, found = self._request, self._found
         learned: list[Learned] = []
         good = 200 <= status < 400 or status == 101
-        interest = self._set.reply_interest(reply)
-        kind = reply.content_type if interest & BODY else ""
-        for rule, learner in self._set.learners:
-            if not good and not rule.learn_any_status:
+        in_head, kind = self._set.reply_interest(reply)
+        if request.method == "HEAD":
+            kind = ""  # it has a length and a type, but no body
+        if in_head:
+            for rule, learner in self._set.head_learners:
+                if (good or rule.learn_any_status) and self._concerned(rule, learner):
+                    for value in learner.from_head(reply):
+                        self._tell(learned, rule, value, learner)
+        for rule, learner in self._set.body_learners.get(kind, ()):
+            if not (good or rule.learn_any_status) or not self._concerned(rule, learner):
                 continue
-            head = learner.place is Place.HEAD
-            if not (interest & HEAD if head else kind and request.method != "HEAD"):
-                continue
-            if not self._concerned(rule, learner):
-                continue
-            if head:
-                for value in learner.from_head(reply):
-                    self._tell(learned, rule, value, learner)
-            elif (scanner := learner.scanner(reply)) is not None:
+            scanner = learner.scanner(reply)
+            if scanner is not None:
                 self._scanners.append((rule, learner, scanner))
-                self.hold = self.hold or (learner.hold and not rule.inferred and kind != EVENTS)
+                self.hold = self.hold or (learner.hold and not rule.inferred and kind != "events")
         if found is not None:
             self._outcome(found, status, good, reply)
         auto = self._auto
         if auto is not None and good:
-            for value, source in auto.from_head(request, reply) if interest else ():
+            for value, source in auto.from_head(request, reply) if in_head else ():
                 self._infer(learned, value, source)
-            if kind and request.method != "HEAD" and (body := auto.scanner(request, reply)) is not None:
+            if kind in ("json", "events") and (body := auto.scanner(request, reply)) is not None:
                 self._scanners.append((None, None, body))
         self.done = not self._scanners and not (status == 101 and self._set.messages)
         return tuple(learned)
@@ -194,4 +193,3 @@ class ReplyWatch:
 
 HEAD = 1
 BODY = 2
-EVENTS = "text/event-stream"
