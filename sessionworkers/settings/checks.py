@@ -25,26 +25,21 @@ def check_rule(text: str) -> str:
 
 
 def check_table(table: dict[str, Any]) -> dict[str, Any]:
-    name = table.get("name", "rule")
-    if not isinstance(name, str) or not name:
-        raise ValueError("has a name that is not a text")
-    from sessionworkers.affinity.words import parse_rule
+    from sessionworkers.affinity.words import rule_from_table
 
-    parse_rule(table_text(table), name)
+    rule_from_table(table)
     return table
 
 
 def table_text(table: Mapping[str, Any]) -> str:
-    """A rule's TOML table as the words of ``--session-id``: lists are repeated keys, ``carriers`` bare words."""
+    """A checked rule table as the words of ``--session-id``, which stand under the key ``session_id`` in it."""
     words: list[str] = []
     for key, value in table.items():
-        if key == "name":
-            continue
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, bool) or not isinstance(item, (str, int, float)):
-                raise ValueError(f"has a {key} that is neither a text nor a number")
-            words.append(str(item) if key == "carriers" else f"{key.replace('_', '-')}={item}")
-    return " ".join(sorted(words, key=lambda word: "=" in word.split(":")[0]))
+        if key != "name":
+            key = key.replace("_", "-")
+            values = value if isinstance(value, list) else [value]
+            words += [str(each) if key == "session-id" else f"{key}={each}" for each in values]
+    return " ".join(words)
 
 
 def check_preset(name: str) -> str:
@@ -74,6 +69,9 @@ def check_cookie_name(name: str) -> str:
     return name
 
 
-def conflicts(preset: Sequence[str], no_preset: Sequence[str]) -> list[str]:
+def conflicts(preset: Sequence[str], no_preset: Sequence[str], rule_names: Sequence[str]) -> list[str]:
     """Settings that are each right and cannot be together."""
-    return [f"preset {name!r} is both asked for and refused" for name in preset if name in no_preset]
+    problems = [f"preset {name} is both asked for and refused" for name in preset if name in no_preset]
+    for name in sorted(name for name in set(rule_names) if rule_names.count(name) > 1):
+        problems.append(f"two rules are named {name}; their sessions would be mixed up")
+    return problems

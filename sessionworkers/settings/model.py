@@ -65,11 +65,12 @@ class Settings(BaseSettings):
     rules: Annotated[
         list[Annotated[dict[str, Any], AfterValidator(check_table)]],
         BeforeValidator(splitter("\n")),
-        Option("TABLES", "tables with a name, carriers and the keys of a rule", cli=False),
+        Option("TABLES", "tables with name, session_id and the other keys of a rule", cli=False),
     ] = Field(
         default=[],
-        description="Session rules as TOML tables (`[[tool.sessionworkers.rules]]`), with the keys of a --session-id "
-        "rule. They stand after those of --session-id.",
+        description="Session rules as TOML tables (`[[tool.sessionworkers.rules]]`), with the words of a "
+        "--session-id rule as keys, its carriers under `session_id`, and a `name`. They come after "
+        "those of --session-id.",
     )
     preset: Annotated[
         list[Annotated[str, AfterValidator(check_preset)]], _names, Option("NAME", "the name of a preset")
@@ -177,7 +178,7 @@ class Settings(BaseSettings):
         except ValidationError as error:
             problems += problem_texts(cls, error, overrides, sources)
         else:
-            problems += conflicts(settings.preset, settings.no_preset)
+            problems += conflicts(settings.preset, settings.no_preset, [name for name, _ in settings.rule_texts()])
         finally:
             _sources.reset(token)
         if problems:
