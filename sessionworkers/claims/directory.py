@@ -43,7 +43,7 @@ class IdentityFiles(Protocol):
     def scan(self) -> dict[int, tuple[str, int]]: ...
     def name(self, uid: str, number: int) -> str: ...
     def fresh(self, uid: str, number: int = 0) -> int: ...
-    def parse(self, data: bytes) -> str | None: ...
+    def read(self, dir_fd: int, name: str) -> str | None: ...
 
 
 class Enlisted(Protocol):
@@ -141,7 +141,7 @@ class DirectoryStore:
                 uid = self._owners.get(info.st_ino)
                 # No identity file left has this inode: the claim has the same content. Not remembered, since without
                 # the identity file the number may come to name another's.
-                uid = self._read(key) if uid is None else uid
+                uid = self._identities.read(self._claims_fd, key) if uid is None else uid
             except FileNotFoundError:
                 return None
             except OSError as error:
@@ -152,15 +152,6 @@ class DirectoryStore:
             self._warned = True
             _logger.warning("%s/claims/%s is no claim of a worker: taken as unclaimed", self._path, key)
         return None
-
-    def _read(self, key: str) -> str | None:
-        fd = os.open(key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._claims_fd)
-        try:
-            if not modes.S_ISREG(os.fstat(fd).st_mode):
-                return None
-            return self._identities.parse(os.read(fd, 4097))
-        finally:
-            os.close(fd)
 
     def _link_identity(self, uid: str, name: str) -> bool:
         """Link the identity file of ``uid`` to ``name`` in claims/; False if that exists."""

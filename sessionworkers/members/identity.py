@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import socket
+import stat as modes
 import time
 
 from ..errors import StartupError
@@ -41,7 +42,7 @@ class Identities:
             if match is None:
                 continue
             info = os.stat(name, dir_fd=self.members_fd, follow_symlinks=False)
-            if info.st_mode & 0o170000 == 0o100000:
+            if modes.S_ISREG(info.st_mode):
                 found[info.st_ino] = (match[1], int(match[2]))
         return found
 
@@ -84,6 +85,19 @@ class Identities:
         finally:
             os.unlink(temporary, dir_fd=self.members_fd)
 
+    def read(self, dir_fd: int, name: str) -> str | None:
+        """The uid in the identity file ``name``; None for what is not one. Waits for nothing. OSError.
+
+        A lock of this process may have been linked there by mistake: it is not opened, or it would be lost.
+        """
+        if locks.held_here(dir_fd, name):
+            return None
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+        try:
+            return self.parse(os.read(fd, MAX_IDENTITY + 1)) if modes.S_ISREG(os.fstat(fd).st_mode) else None
+        finally:
+            os.close(fd)
+
     @staticmethod
     def parse(data: bytes) -> str | None:
         """The uid in an identity file's content; None for anything that is not one, or of an unknown version."""
@@ -117,7 +131,12 @@ class Member:
         try:
             lock = locks.take(runtime.members_fd, uid + LOCK)
             member = cls(runtime, uid, lock)
-            member.identities.fresh(uid)
+            try:
+                member.identities.fresh(uid)
+            except OSError:
+                lock.release()
+                remove(runtime.members_fd, uid + LOCK)
+                raise
         except OSError as error:
             raise StartupError(f"cannot enlist in {runtime.path}: {error.strerror or error}") from error
         lives_here(uid)

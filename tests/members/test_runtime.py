@@ -87,7 +87,7 @@ def test_all_workers_have_one_mask_key(runtime: RuntimeDir) -> None:
     assert other.mask_key() == key
     other.close()
     Path(runtime.path, "mask.key").write_bytes(b"short")
-    with pytest.raises(RuntimeDirError, match="mask.key holds 5 bytes"):
+    with pytest.raises(RuntimeDirError, match=r"mask\.key holds 5 bytes"):
         runtime.mask_key()
 
 
