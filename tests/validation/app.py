@@ -46,7 +46,8 @@ def reply(status: int = 200, **content: Any) -> Response:
 def typed_id(body: Any) -> str | None:
     """The typed ID, if it is one."""
     value = body.get("resources_session_id") if isinstance(body, dict) else None
-    return value if isinstance(value, str) and 0 < len(value) <= 512 and " " not in value else None
+    valid = isinstance(value, str) and 0 < len(value) <= 512 and all("!" <= letter <= "~" for letter in value)
+    return value if valid else None
 
 
 async def seed(request: Request) -> Response:
@@ -75,8 +76,9 @@ async def call(request: Request) -> Response:
     sid = request.session.setdefault("session_id", str(uuid.uuid4()))
     state = make(sid)
     state["n"] += 1
+    n = state["n"]
     await asyncio.sleep(float(request.query_params.get("sleep", 0)))
-    return reply(session=sid, n=state["n"])
+    return reply(session=sid, n=n)
 
 
 async def close(request: Request) -> Response:

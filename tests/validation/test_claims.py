@@ -144,11 +144,13 @@ def test_row2_a_claim_that_ended_is_made_again(quick: Server) -> None:
     assert ok(at(quick, first, "POST", "/call", {}, cookie))["pid"] == second
 
 
-def test_row2_an_id_minted_twice_is_a_conflict(many: Server, workers: list[int]) -> None:
+@pytest.mark.parametrize("path", ["/seed_session", "/mint"], ids=["by-a-start", "by-another-request"])
+def test_row2_an_id_minted_twice_is_a_conflict(many: Server, workers: list[int], path: str) -> None:
     """The second worker's reply must not name it: the client gets 409 and no cookie."""
     for sid in (new_id(), str(uuid.uuid4())):
-        ok(at(many, workers[0], "POST", "/mint", {"id": sid}))
-        reply = at(many, workers[1], "POST", "/mint", {"id": sid})
+        body = {"id": sid, "cookie_id": sid}
+        ok(at(many, workers[0], "POST", path, body))
+        reply = at(many, workers[1], "POST", path, body)
         assert (reply.status, reply.all("set-cookie")) == (409, [])
 
 
