@@ -158,13 +158,17 @@ class Carried(Stream):
                     more = message.get("more_body", False)
                 else:
                     reading = step.rest()
-        link = self.link
-        if more or len(body) > INLINE:
-            link.write(open_frame(self.id, scope, meta, flags, b""))
-        else:
-            link.write(open_frame(self.id, scope, meta, flags | COMPLETE, body))
+        inline = not more and len(body) <= INLINE
+        try:
+            frame = open_frame(self.id, scope, meta, flags | COMPLETE if inline else flags, body if inline else b"")
+        except HopError as error:
+            self.ended = True  # the owner never heard of it
+            error.replay = replay(self._taken or (), self._receive)
+            raise
+        self.link.streams[self.id] = self
+        self.link.write(frame)
+        if inline:
             body = b""
-        link.streams[self.id] = self
         if body:
             first = Step(self.send_body(body, more))
             if not first.done:
@@ -294,7 +298,11 @@ class Carried(Stream):
         elif kind == DONE:
             self._end(None)
         elif kind == FAIL:
-            self._end(HopBroken("the owner's app failed after its reply had begun") if self._answered else AppFailed())
+            self._end(
+                HopBroken("the owner's app failed after its reply had begun")
+                if self._answered
+                else AppFailed("the owner's app failed")
+            )
         elif kind == REFUSE:
             self._refused(payload)
         else:

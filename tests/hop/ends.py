@@ -129,7 +129,7 @@ def http_scope(method: str = "GET", path: str = "/", **changes: Any) -> dict[str
         "method": method,
         "root_path": "",
         "path": path,
-        "raw_path": path.encode(),
+        "raw_path": path.encode("utf-8", "replace"),
         "query_string": b"",
         "headers": [(b"host", b"localhost:8000")],
         "state": {},
