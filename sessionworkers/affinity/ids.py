@@ -89,23 +89,20 @@ def _flips(value: str) -> bool:
 
 def shape(value: str) -> str:
     """What values of one minting place have in common: literal prefix, alphabet and length, as in ``uuid``, ``hex32``,
-    ``sess_hex24``, ``low20``, ``upp26``, ``b64-22``, ``num-8``."""
+    ``sess_hex24``, ``low20``, ``upp26``, ``b64-22``, ``num-8``. Base64url shows no prefix: it makes up its own."""
     if len(value) == 36 and _UUID.fullmatch(value) is not None:
         return "uuid"
-    prefix = ""
     if (match := _PREFIX.match(value)) is not None and len(value) - match.end() >= 12:
-        prefix, value = match.group(1), value[match.end() :]
-        if len(value) == 36 and _UUID.fullmatch(value) is not None:
-            return prefix + "uuid"
+        rest = shape(value[match.end() :])
+        if not rest.startswith(("b64", "txt")):
+            return match.group(1) + rest
     size = len(value)
     if value.isdigit():
-        return f"{prefix}num-{size}"
+        return f"num-{size}"
     if _HEX.fullmatch(value) is not None:
-        return f"{prefix}hex{size}"
+        return f"hex{size}"
     if _LOWER.fullmatch(value) is not None:
-        return f"{prefix}low{size}"
+        return f"low{size}"
     if _UPPER.fullmatch(value) is not None:
-        return f"{prefix}upp{size}"
-    if _BASE64URL.fullmatch(value) is not None:
-        return f"{prefix}b64-{size}"
-    return f"{prefix}txt-{size}"
+        return f"upp{size}"
+    return f"b64-{size}" if _BASE64URL.fullmatch(value) is not None else f"txt-{size}"
