@@ -217,7 +217,7 @@ class FromEngineIO(Base):
     def scanner(self, reply: ReplyView) -> Scanner | None:
         if reply.kind != "text":
             return None
-        return json_scanner(reply, self._extract, self._LIMIT)
+        return json_scanner(reply, self._extract, self._LIMIT, early=False)
 
     def _extract(self, data: bytes) -> Iterable[str]:
         if b'"sid"' not in data:

@@ -37,12 +37,15 @@ class JsonScanner:
 
     __slots__ = ("_buffer", "_extract", "_length", "_limit", "_tries", "done")
 
-    def __init__(self, extract: Extract, length: int | None = None, limit: int = MAX_JSON) -> None:
+    def __init__(
+        self, extract: Extract, length: int | None = None, limit: int = MAX_JSON, *, early: bool = True
+    ) -> None:
+        """``length``: bytes of the body, if announced. ``early``: try before its end is known."""
         self.done = False
         self._extract = extract
         self._length = length
         self._limit = limit
-        self._tries = _EARLY_TRIES
+        self._tries = _EARLY_TRIES if early else 0
         self._buffer = bytearray()
 
     def feed(self, chunk: bytes, more: bool) -> Iterable[str]:
@@ -170,10 +173,10 @@ def length_of(reply: ReplyView) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
-def json_scanner(reply: ReplyView, extract: Extract, limit: int = MAX_JSON) -> Scanner | None:
-    """A scanner for one JSON document; None if it is longer than ``limit``."""
+def json_scanner(reply: ReplyView, extract: Extract, limit: int = MAX_JSON, *, early: bool = True) -> Scanner | None:
+    """A scanner for one JSON document (``early``: it ends where it parses); None if it is longer than ``limit``."""
     length = length_of(reply)
     if length is not None and (length > limit or length == 0):
         return None
     packed = (reply.header(b"content-encoding") or "identity") != "identity"
-    return unpacked(JsonScanner(extract, None if packed else length, limit), reply)
+    return unpacked(JsonScanner(extract, None if packed else length, limit, early=early), reply)
