@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from sessionworkers.affinity.views import RequestView
 
-_FIRST_LINE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (\S+)(?: HTTP/[0-9.]+)?")
+_FIRST_LINE = re.compile(r"([A-Z]+) (\S+)(?: HTTP/[0-9.]+)?")
 
 
 def parse_request(raw: bytes, root_path: str = "") -> RequestView:

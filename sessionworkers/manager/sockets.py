@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sessionworkers.errors import StartupError
 
@@ -20,17 +20,34 @@ _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 @dataclass
 class Listening:
-    """Bound sockets; ``address`` is what a client would type. ``close()`` also removes a socket file that we made."""
+    """Bound sockets; ``address`` is what a client would type."""
 
     sockets: list[socket.socket]
     address: str
-    _file: tuple[str, int, int] | None = field(default=None)
 
     def close(self) -> None:
         for sock in self.sockets:
             sock.close()
-        if self._file is not None:
-            path, device, inode = self._file
+
+
+class FileSocket(socket.socket):
+    """A Unix socket whose file goes when it is closed, by whoever closes it: with one worker uvicorn does.
+
+    That is early enough also where the process ends by a signal and nothing else is run.
+    """
+
+    _made: tuple[str, int, int] | None = None
+
+    def bind_file(self, path: str) -> None:
+        self.bind(path)
+        os.chmod(path, 0o666)  # uvicorn's: who may connect is decided by the directory
+        found = os.lstat(path)
+        self._made = (path, found.st_dev, found.st_ino)
+
+    def close(self) -> None:
+        super().close()
+        if self._made is not None:
+            (path, device, inode), self._made = self._made, None
             with contextlib.suppress(OSError):
                 found = os.lstat(path)
                 if (found.st_dev, found.st_ino) == (device, inode):  # not another server's by now
@@ -58,16 +75,14 @@ def bind(*, host: str | None, port: int, uds: str | None, fd: int | None, tls: b
 
 
 def _bind_file(path: str) -> Listening:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = FileSocket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_stale(path)
-        sock.bind(path)
-        os.chmod(path, 0o666)  # uvicorn's: who may connect is decided by the directory
-        found = os.lstat(path)
+        sock.bind_file(path)
     except BaseException:
         sock.close()
         raise
-    return Listening([sock], f"unix socket {path}", (path, found.st_dev, found.st_ino))
+    return Listening([sock], f"unix socket {path}")
 
 
 def _remove_stale(path: str) -> None:

@@ -46,7 +46,7 @@ def check_preset(name: str) -> str:
     from sessionworkers.affinity.presets import PRESETS
 
     if name not in PRESETS:
-        raise ValueError(f"is no preset{did_you_mean(name, PRESETS)} (known: {', '.join(sorted(PRESETS))})")
+        raise ValueError(f"no preset{did_you_mean(name, PRESETS)} (known: {', '.join(sorted(PRESETS))})")
     return name
 
 
@@ -58,14 +58,14 @@ def check_path(path: str) -> str:
     from sessionworkers.affinity.paths import PathTemplate
 
     if not path.startswith("/"):
-        raise ValueError("does not begin with /")
+        raise ValueError("it does not begin with /")
     PathTemplate(path)
     return path
 
 
 def check_cookie_name(name: str) -> str:
     if not _TOKEN.fullmatch(name):
-        raise ValueError("cannot be the name of a cookie")
+        raise ValueError("not the name of a cookie")
     return name
 
 

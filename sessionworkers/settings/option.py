@@ -51,7 +51,7 @@ def splitter(separators: str) -> Callable[[object], object]:
             try:
                 return json.loads(value)
             except ValueError as error:
-                raise ValueError(f"begins like a JSON list but is none ({error})") from None
+                raise ValueError(f"it begins like a JSON list but is none ({error})") from None
         return [item.strip() for item in between.split(value) if item.strip()]
 
     return split

@@ -112,14 +112,15 @@ def problem_texts(
     for item in error.errors(include_url=False):
         name = str(item["loc"][0])
         if name not in settings_cls.model_fields:
-            texts.append(f"{flag_of(name)} is no setting{did_you_mean(name, settings_cls.model_fields)}")
+            known = map(flag_of, settings_cls.model_fields)
+            texts.append(f"{flag_of(name)} is no setting{did_you_mean(flag_of(name), known)}")
             continue
         option = option_of(settings_cls.model_fields[name])
         place = flag_of(name)
         if name not in overrides:
             place = next((source.places[name] for source in sources if name in source.places), place)
         cause = item.get("ctx", {}).get("error")
-        reason = str(cause) if isinstance(cause, ValueError) else f"is not allowed ({item['msg']})"
+        reason = str(cause) if isinstance(cause, ValueError) else f"not allowed ({item['msg']})"
         value = "(a secret)" if option.secret else repr(item["input"])
-        texts.append(f"{place}: {value} {reason}; allowed: {option.allowed}")
+        texts.append(f"{place} is {value}: {reason}; allowed: {option.allowed}")
     return texts

@@ -17,7 +17,7 @@ def parse_size(value: object) -> int:
     """Bytes from an int or a text such as ``"64MiB"``. Raises ValueError for anything else, negative included."""
     number = _number(value, _SIZES)
     if number is None or number != int(number):
-        raise ValueError("is not a size")
+        raise ValueError("not a size")
     return int(number)
 
 
@@ -25,7 +25,7 @@ def parse_duration(value: object) -> float:
     """Seconds from a number or a text such as ``"5m"``. Raises ValueError for anything else, negative included."""
     number = _number(value, _SECONDS)
     if number is None:
-        raise ValueError("is not a duration")
+        raise ValueError("not a duration")
     return number
 
 
