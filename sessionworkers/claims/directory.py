@@ -66,7 +66,7 @@ class DirectoryStore:
         self._identities = member.identities
         self._link = link
         self._owners: dict[int, str] = {}  # inode of an identity file → uid; such inodes are never used again
-        self._numbers: dict[str, int] = {}  # uid → number of the identity file that its next claim links
+        self._files: dict[str, tuple[int, str]] = {}  # uid → number and name of the file that its next claim links
         self._warned = False
         self._scan()
 
@@ -155,13 +155,13 @@ class DirectoryStore:
 
     def _link_identity(self, uid: str, name: str) -> bool:
         """Link the identity file of ``uid`` to ``name`` in claims/; False if that exists."""
-        number = self._numbers.get(uid)
-        if number is None:
-            number = self._find(uid)
+        file = self._files.get(uid)
+        if file is None:
+            file = self._find(uid)
         for _ in range(_MAX_FRESH):
             try:
                 self._link(
-                    self._identities.name(uid, number),
+                    file[1],
                     name,
                     src_dir_fd=self._members_fd,
                     dst_dir_fd=self._claims_fd,
@@ -173,32 +173,32 @@ class DirectoryStore:
             except OSError as error:
                 if error.errno != errno.EMLINK:
                     raise self._unavailable(error) from error
-            number = self._next(uid, number)
+            file = self._next(uid, file[0])
         raise StoreUnavailable(f"no identity file of {uid} in {self._path} takes another link")
 
-    def _find(self, uid: str) -> int:
+    def _find(self, uid: str) -> tuple[int, str]:
         self._scan()
         try:
-            return self._numbers[uid]
+            return self._files[uid]
         except KeyError:
             raise StoreUnavailable(f"{self._path} has no worker {uid} to claim for") from None
 
-    def _next(self, uid: str, full: int) -> int:
+    def _next(self, uid: str, full: int) -> tuple[int, str]:
         """Another identity file of ``uid`` after the one numbered ``full``: one that exists by now, or a fresh one."""
         try:
             self._scan()
-            if self._numbers.get(uid, -1) <= full:
+            if self._files[uid][0] <= full:
                 self._identities.fresh(uid, full + 1)
                 self._scan()
         except OSError as error:
             raise self._unavailable(error) from error
-        return self._numbers[uid]
+        return self._files[uid]
 
     def _scan(self) -> None:
         for inode, (uid, number) in self._identities.scan().items():
             self._owners[inode] = uid
-            if number > self._numbers.get(uid, -1):
-                self._numbers[uid] = number
+            if uid not in self._files or number > self._files[uid][0]:
+                self._files[uid] = (number, self._identities.name(uid, number))
 
     def _unavailable(self, error: OSError) -> StoreUnavailable:
         return StoreUnavailable(f"the claims in {self._path} cannot be used: {error.strerror or error}")

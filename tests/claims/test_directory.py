@@ -114,6 +114,8 @@ def test_a_fresh_one_can_be_made_for_another(runtime: RuntimeDir, member: Member
         assert stores[number % 3].claim(k, target.uid) == target.uid
     assert all(store.owner(k) == target.uid for k in keys for store in stores)
     assert all(stores[2].release(k) for k in keys)
+    files = [name for name in os.listdir(f"{runtime.path}/members") if name.startswith(target.uid + ".")]
+    assert len(files) == 15 + 1  # two claims each, and the lock: nobody makes one while another's has room
     for each in (target, third):
         each.retire()
 

@@ -11,8 +11,11 @@ from contextlib import contextmanager
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-PRELUDE = """
-import os, sys, time, socket, signal
+# Without the package's own public names: they would import all the rest, and starting is most of what scripts do here.
+PRELUDE = f"""
+import os, sys, time, socket, signal, types
+sys.modules["sessionworkers"] = types.ModuleType("sessionworkers")
+sys.modules["sessionworkers"].__path__ = [{ROOT!r} + "/sessionworkers"]
 from sessionworkers.members import *
 from sessionworkers.claims import *
 def say(*words):

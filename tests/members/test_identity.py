@@ -44,11 +44,13 @@ def test_what_enlisting_lays_down(runtime: RuntimeDir) -> None:
     member.retire()
 
 
-def test_the_listener_is_private_from_its_first_moment(runtime: RuntimeDir) -> None:
+def test_the_listener_is_private_from_its_first_moment(runtime: RuntimeDir, monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.umask(0)
     try:
         member = Member.enlist(runtime)
-        listener = member.bind()
+        with monkeypatch.context() as patch:
+            patch.delattr(os, "umask")  # which other threads would see changed
+            listener = member.bind()
     finally:
         os.umask(before)
     assert member.socket_path == Roster(runtime).socket_path(member.uid) == f"{runtime.path}/s/{member.uid}"

@@ -16,7 +16,7 @@ from sessionworkers.members import Member, Roster, RuntimeDir
 from sessionworkers.members.runtime import default_bases
 
 from .conftest import tree
-from .processes import script
+from .processes import WORKER, script
 
 EMPTY = ["claims", "mask.key", "members", "names", "names/page", "s", "server.lock"]
 
@@ -167,6 +167,21 @@ def test_a_later_start_clears_what_a_crash_left_but_nothing_of_the_living(base: 
     assert tree(path) == EMPTY
     assert after.mask_key().hex() != key
     after.close()
+
+
+def test_workers_that_outlived_their_server_keep_what_is_theirs(base: str) -> None:
+    path = f"{base}/c"
+    with script("runtime = RuntimeDir.at(sys.argv[1]); say('up'); wait()", path) as server:
+        server.line()
+        with script(WORKER, path) as worker:
+            uid = worker.line()
+            server.kill()
+            before = tree(path)
+            after = RuntimeDir.at(path)
+            assert tree(path) == before
+            assert Roster(after).uids() == [uid]
+            assert not after.remove()
+            after.close()
 
 
 def test_one_half_removed_can_be_used_again(base: str) -> None:

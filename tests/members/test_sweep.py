@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sessionworkers.members import Member, RuntimeDir, sweep_stale
+from sessionworkers.members import Member, RuntimeDir, sweep, sweep_stale
+from sessionworkers.members.sweep import any_member
 
 from .conftest import tree
 from .processes import WORKER, script
@@ -134,7 +135,7 @@ def test_a_missing_base_is_no_error() -> None:
 def test_starts_and_sweeps_at_once(base: str) -> None:
     """Four processes start, sweep each other's surroundings, enlist and leave: nobody's directory goes under him."""
     code = """
-    for turn in range(60):
+    for turn in range(30):
         runtime = RuntimeDir.create(sys.argv[1])
         member = Member.enlist(runtime)
         store = DirectoryStore(runtime, member)
@@ -171,10 +172,10 @@ def test_a_worker_cannot_slip_in_under_a_sweep(base: str) -> None:
         say("in" if os.path.exists(os.path.join(sys.argv[1], "server.lock")) else "lost")
     wait()
     """
-    for _ in range(8):
+    for _ in range(5):
         path = crash(base)
-        for number in range(2000):
-            Path(path, "claims", f"{number:032x}").touch()
+        for number in range(1, 2000):  # so that the sweep takes its time
+            os.link(f"{path}/claims/{0:032x}", f"{path}/claims/{number:032x}")
         with script(enlist, path) as worker:
             assert worker.line() == "ready"
             worker.go()
@@ -184,6 +185,25 @@ def test_a_worker_cannot_slip_in_under_a_sweep(base: str) -> None:
             assert word == "refused" or (word, swept) == ("in", []), (word, swept)
         sweep_stale(base)
         assert not os.path.exists(path)
+
+
+def test_a_worker_that_came_after_the_first_look_is_seen_by_the_second(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with script(SERVER, base) as server:
+        path = server.line()
+    with script(WORKER, path) as worker:
+        worker.line()
+        looks = []
+
+        def first_look_is_too_early(fd: int) -> bool:
+            looks.append(os.path.exists(f"{path}/server.lock"))
+            return len(looks) > 1 and any_member(fd)
+
+        monkeypatch.setattr(sweep, "any_member", first_look_is_too_early)
+        assert sweep_stale(base) == []
+        assert looks == [True, False]  # the name that the worker checks was hidden before the second look
+        assert os.path.exists(f"{path}/server.lock") and len(tree(path)) > 7
 
 
 def test_a_worker_of_a_removed_directory_says_so(base: str) -> None:
