@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from sessionworkers.affinity.learners import Learner, OnlyTo, derived, parse_learner
 from sessionworkers.affinity.carriers import parse_carrier
+from sessionworkers.affinity.learners import Learner, OnlyTo, derived, parse_learner
 from sessionworkers.affinity.presets import PRESETS, PresetContext
 from sessionworkers.affinity.scanners import MAX_HTML, EventScanner, JsonScanner, PatternScanner
 from sessionworkers.affinity.views import ReplyView, RequestView
