@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class ReplyWatch:
     """One reply. Never raises on what a reply holds."""
 
-    __slots__ = ("_auto", "_found", "_given", "_index", "_named", "_request", "_scanners", "_set", "confirmed", "done",
+    __slots__ = ("_auto", "_found", "_given", "_index", "_named", "_owned", "_request", "_scanners", "_set", "confirmed", "done",
                  "hold", "used")  # fmt: skip
 
     def __init__(self, rules: RuleSet, request: RequestView, found: Found | None) -> None:
@@ -46,6 +46,7 @@ class ReplyWatch:
         if found is not None:
             self._named = {found.primary.key, *(n.key for n in found.also), *(n.key for _, n in found.joins)}
         self._given: set[str] = set()
+        self._owned: set[str] = set()
         self._scanners: list[tuple[Rule | None, Learner | None, Scanner]] = []
         self._index = 0
 
@@ -150,6 +151,7 @@ class ReplyWatch:
             self._named.add(key)
             return
         self._given.add(key)
+        self._owned.add(value)
         learned.append(Learned(rule, value, key, self._strict(rule, learner), learner.word))
 
     def _names(self, rule: Rule, value: str) -> bool:
@@ -178,9 +180,8 @@ class ReplyWatch:
         auto = self._auto
         if auto is None:
             return
-        for given in learned:
-            if given.value == value:
-                return
+        if value in self._owned:
+            return  # a rule's own
         key = claim_key(auto.rule.key_space, value)
         if key in self._given or key in self._named or auto.refuses(value, key, source):
             return

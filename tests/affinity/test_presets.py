@@ -9,12 +9,13 @@ from base64 import b64encode
 
 import pytest
 from itsdangerous import TimestampSigner, URLSafeSerializer
-from .traffic import JSON, Traffic
 
 from sessionworkers.affinity.presets import PRESETS, PresetContext, recognised
 from sessionworkers.affinity.rules import Mint, Rule
 from sessionworkers.affinity.ruleset import RuleSet
 from sessionworkers.affinity.views import RequestView
+
+from .traffic import JSON, Traffic
 
 NEMO = "StatefulCounterResourcesServer___counter"
 CONTEXT = PresetContext(cookies=((NEMO, NEMO, 1_209_600),), retry_window=300.0)

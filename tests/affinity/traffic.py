@@ -1,4 +1,4 @@
-"""A toy cluster over the pure core: requests are accepted round robin, claims are a dict, replies are given by the test.
+"""A toy cluster over the pure core: requests are accepted round robin, claims are a dict, the test gives the replies.
 
 It knows just enough of the decision table to tell which worker would have served a request.
 """
