@@ -161,7 +161,10 @@ class Unpacked:
 
 def unpacked(scanner: Scanner, reply: ReplyView) -> Scanner | None:
     """``scanner`` behind whatever the reply is packed in; None if that cannot be read here (br, zstd)."""
-    encoding = (reply.header(b"content-encoding") or "").strip().lower()
+    raw = reply.raw(b"content-encoding")
+    if raw is None:
+        return scanner
+    encoding = raw.strip().lower().decode("latin-1")
     if encoding in ("", "identity"):
         return scanner
     return Unpacked(scanner, encoding) if encoding in ("gzip", "deflate") else None
@@ -169,8 +172,8 @@ def unpacked(scanner: Scanner, reply: ReplyView) -> Scanner | None:
 
 def length_of(reply: ReplyView) -> int | None:
     """The announced length of the body as it is sent (packed, if it is), or None."""
-    text = reply.header(b"content-length")
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 20 else None
+    text = reply.raw(b"content-length")
+    return int(text) if text is not None and text.isdigit() and len(text) < 20 else None
 
 
 def json_scanner(reply: ReplyView, extract: Extract, limit: int = MAX_JSON, *, early: bool = True) -> Scanner | None:
@@ -178,5 +181,5 @@ def json_scanner(reply: ReplyView, extract: Extract, limit: int = MAX_JSON, *, e
     length = length_of(reply)
     if length is not None and (length > limit or length == 0):
         return None
-    packed = (reply.header(b"content-encoding") or "identity") != "identity"
+    packed = reply.raw(b"content-encoding") not in (None, b"identity")
     return unpacked(JsonScanner(extract, None if packed else length, limit, early=early), reply)

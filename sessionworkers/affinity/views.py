@@ -175,28 +175,33 @@ _KINDS = {
 class ReplyView:
     """The head of a reply; a WebSocket's accepted handshake has status 101."""
 
-    __slots__ = ("headers", "status")
+    __slots__ = ("_first", "headers", "status")
 
     def __init__(self, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         self.status = status
         self.headers = headers if isinstance(headers, list) else [(bytes(n), bytes(v)) for n, v in headers]
+        self._first: dict[bytes, bytes] | None = None
+
+    def raw(self, name: bytes) -> bytes | None:
+        """The first line of that lower-case name, or None. Apps may write names in any case."""
+        if self._first is None:
+            self._first = {key.lower(): value for key, value in reversed(self.headers)}
+        return self._first.get(name)
 
     def header(self, name: bytes) -> str | None:
-        """The first line of that lower-case name, or None. Apps may write names in any case."""
-        for key, value in self.headers:
-            if key == name or (len(key) == len(name) and key.lower() == name):
-                return value.decode("latin-1")
-        return None
+        """As `raw`, decoded."""
+        value = self.raw(name)
+        return None if value is None else value.decode("latin-1")
 
     @property
     def content_type(self) -> str:
         """Lower case, without parameters; empty if absent."""
-        return media_type((self.header(b"content-type") or "").encode("latin-1"))
+        return media_type(self.raw(b"content-type") or b"")
 
     @property
     def kind(self) -> str:
         """See `kind_of`."""
-        return kind_of((self.header(b"content-type") or "").encode("latin-1"))
+        return kind_of(self.raw(b"content-type") or b"")
 
     @property
     def set_cookies(self) -> list[tuple[str, str]]:

@@ -26,8 +26,21 @@ if TYPE_CHECKING:
 class ReplyWatch:
     """One reply. Never raises on what a reply holds."""
 
-    __slots__ = ("_auto", "_found", "_given", "_index", "_named", "_owned", "_request", "_scanners", "_set", "confirmed", "done",
-                 "hold", "used")  # fmt: skip
+    __slots__ = (
+        "_auto",
+        "_found",
+        "_given",
+        "_index",
+        "_named",
+        "_owned",
+        "_request",
+        "_scanners",
+        "_set",
+        "confirmed",
+        "done",
+        "hold",
+        "used",
+    )
 
     def __init__(self, rules: RuleSet, request: RequestView, found: Found | None) -> None:
         self.used: bool | None = None

@@ -22,24 +22,84 @@ RULES = [
     *(rule for preset in PRESETS.values() for rule in preset.rules(CONTEXT)),
 ]
 names = st.sampled_from(
-    [b"cookie", b"mcp-session-id", b"x-session", b"x-token", b"mcp-method", b"mcp-param-x", b"content-length", b"authorization",
-     b"x-nemo-gym-session-token", b"x-session-id", b"accept", b"set-cookie", b"location", b"content-encoding", b"vary"]
-)  # fmt: skip
+    [
+        b"cookie",
+        b"mcp-session-id",
+        b"x-session",
+        b"x-token",
+        b"mcp-method",
+        b"mcp-param-x",
+        b"content-length",
+        b"authorization",
+        b"x-nemo-gym-session-token",
+        b"x-session-id",
+        b"accept",
+        b"set-cookie",
+        b"location",
+        b"content-encoding",
+        b"vary",
+    ]
+)
 pieces = st.sampled_from(
-    [UUID, b"session=", b"sid=", b"A___b=", b".", b"..", b'"', b'\\"', b"{", b"}", b'{"session_id":"', b'"}', b"null", b";", b"%00",
-     b"0", b"9" * 30, b"\xff", b"\\ud800", b"[", b'{"a":{"b":', b"gzip", b"eyJhIjoxfQ", b"data: ", b"\n\n", b"\r", b"/sessions/", b"?"]
-)  # fmt: skip
+    [
+        UUID,
+        b"session=",
+        b"sid=",
+        b"A___b=",
+        b".",
+        b"..",
+        b'"',
+        b'\\"',
+        b"{",
+        b"}",
+        b'{"session_id":"',
+        b'"}',
+        b"null",
+        b";",
+        b"%00",
+        b"0",
+        b"9" * 30,
+        b"\xff",
+        b"\\ud800",
+        b"[",
+        b'{"a":{"b":',
+        b"gzip",
+        b"eyJhIjoxfQ",
+        b"data: ",
+        b"\n\n",
+        b"\r",
+        b"/sessions/",
+        b"?",
+    ]
+)
 texts = st.one_of(st.binary(max_size=40), st.lists(pieces, max_size=8).map(b"".join))
 kinds = st.sampled_from([b"application/json", b"text/event-stream", b"text/plain", b"text/html", b"a/b", b""])
 headers = st.lists(st.tuples(names, texts), max_size=6)
 paths = st.one_of(
     st.text(max_size=30),
     st.lists(
-        st.sampled_from(["/v1", "/sessions", "/" + UUID.decode(), "/call", "/queue/join", "/stream", "/mcp", "/seed_session",
-                         "/_nicegui/client", "/heartbeat", "//", "/socket.io/", "/x\x00", "/\u00e9", "/\ud800"]),
+        st.sampled_from(
+            [
+                "/v1",
+                "/sessions",
+                "/" + UUID.decode(),
+                "/call",
+                "/queue/join",
+                "/stream",
+                "/mcp",
+                "/seed_session",
+                "/_nicegui/client",
+                "/heartbeat",
+                "//",
+                "/socket.io/",
+                "/x\x00",
+                "/\u00e9",
+                "/\ud800",
+            ]
+        ),
         max_size=6,
     ).map("".join),
-)  # fmt: skip
+)
 requests = st.builds(
     lambda method, path, query, head, kind, type_, root: RequestView(
         method, path, query, [*head, (b"content-type", type_)], kind=kind, root_path=root
