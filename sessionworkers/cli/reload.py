@@ -19,7 +19,7 @@ from uvicorn.supervisors import ChangeReload
 from sessionworkers.cli.worker import serve
 from sessionworkers.manager.process import WorkerOptions
 from sessionworkers.manager.protocol import PARENT_GRACE
-from sessionworkers.settings import Settings
+from sessionworkers.settings.handed import settings_from_json
 
 if TYPE_CHECKING:
     from uvicorn.supervisors.basereload import BaseReload as _Reload
@@ -60,7 +60,8 @@ def run_reloading(
     if not graceful_given or graceful is None:
         graceful = GRACEFUL
     told = options.with_(config={**options.config, "timeout_graceful_shutdown": graceful})
-    reloader = BoundedReload(config, target=functools.partial(serve_reloaded, told), sockets=sockets)
+    plain = [socket.socket(fileno=os.dup(sock.fileno())) for sock in sockets]  # multiprocessing sends no subclass
+    reloader = BoundedReload(config, target=functools.partial(serve_reloaded, told), sockets=plain)
     reloader.limit = graceful + MARGIN
     reloader.run()
 
@@ -70,7 +71,7 @@ def serve_reloaded(options: WorkerOptions, sockets: list[socket.socket]) -> None
     # The reloader spawns, and a spawned child has "spawn" as its start method; the app should find the default.
     multiprocessing.set_start_method(None, force=True)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    sys.exit(serve(options, Settings.from_json(options.settings), sockets))
+    sys.exit(serve(options, settings_from_json(options.settings), sockets))
 
 
 def _leave_with_parent() -> None:

@@ -45,6 +45,7 @@ def run_command() -> click.Command:
 
 def run(ctx: click.Context, **_: Any) -> None:
     """Serve as the parsed options of ``ctx`` say; ends the process with the exit code."""
+    _open_standard_streams()
     kwargs = config_kwargs(ctx)
     if kwargs.get("env_file"):
         from dotenv import load_dotenv
@@ -75,6 +76,15 @@ def run(ctx: click.Context, **_: Any) -> None:
             by = " (WEB_CONCURRENCY)"  # the only other way to more than one
         sys.exit(_run_manager(config, settings, options, by))
     sys.exit(_run_here(config, settings, options))
+
+
+def _open_standard_streams() -> None:
+    """Started with one of them closed (``<&-``), the public socket would get its number, and a worker's input."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
 
 
 def _parent_config(kwargs: dict[str, Any]) -> uvicorn.Config:

@@ -6,13 +6,17 @@ import inspect
 import socket
 import sys
 import traceback
+from typing import TYPE_CHECKING
 
 import uvicorn
 
 from sessionworkers.hosts.uvicorn import run_worker
 from sessionworkers.manager.plan import STARTUP_FAILURE
 from sessionworkers.manager.process import WorkerOptions
-from sessionworkers.settings import Settings
+from sessionworkers.settings.handed import settings_from_json
+
+if TYPE_CHECKING:
+    from sessionworkers.settings import Settings
 
 
 def main(fd: int) -> int:
@@ -22,7 +26,7 @@ def main(fd: int) -> int:
     sockets = [socket.socket(fileno=number) for number in options.sockets]
     for sock in sockets:
         sock.set_inheritable(False)  # not for what the app starts
-    return serve(options, Settings.from_json(options.settings), sockets)
+    return serve(options, settings_from_json(options.settings), sockets)
 
 
 def serve(options: WorkerOptions, settings: Settings, sockets: list[socket.socket] | None) -> int:

@@ -237,7 +237,7 @@ class Fleet:
         # Not while draining: the end of an interpreter stops the beating thread, and may take its time.
         if slot.heard is None or slot.killed or slot.state is State.DRAINING:
             return None
-        return slot.heard + self.healthcheck + BEAT_MARGIN
+        return slot.heard + max(self.healthcheck, BEAT_MARGIN) + BEAT_MARGIN
 
     def _failed_to_start(self, code: int, now: float) -> None:
         self._failures += 1

@@ -87,7 +87,9 @@ def launch(command: Sequence[str], options: WorkerOptions) -> Process:
             os.set_inheritable(fd, True)
             theirs.set_inheritable(True)
             argv = [*command, str(fd)]
-            pid = os.posix_spawn(argv[0], argv, os.environ, setpgroup=0)
+            # A terminal's input belongs to the group in its foreground; a worker that read it would be stopped.
+            no_input = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+            pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=[no_input], setpgroup=0)
     except BaseException:
         ours.close()
         raise

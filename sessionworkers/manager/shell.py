@@ -41,6 +41,8 @@ _SIGNALS = ("INT", "TERM", "QUIT", "HUP", "TTIN", "TTOU", "USR1", "USR2", "WINCH
 _GAP = 0.25
 """The loop woke this much later than it asked for: the manager was stopped (docker pause, say), not the workers."""
 
+_LONGEST_WAIT = 3_600.0  # poll() counts milliseconds in an int
+
 
 @dataclasses.dataclass
 class _Worker:
@@ -108,7 +110,7 @@ class Manager:
     def _wait(self) -> list[int]:
         asked = time.monotonic()
         due = self._fleet.due(asked)
-        limit = None if due is None else max(0.0, due - asked)
+        limit = None if due is None else min(max(0.0, due - asked), _LONGEST_WAIT)
         ready = [fd for fd, _ in self._poll.poll(None if limit is None else limit * 1000 + 1)]
         now = time.monotonic()
         if limit is not None and now - asked > limit + _GAP:

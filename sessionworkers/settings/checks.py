@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 # RFC 6265 section 4.1.1: a cookie's name is an RFC 9110 token.
@@ -29,17 +29,6 @@ def check_table(table: dict[str, Any]) -> dict[str, Any]:
 
     rule_from_table(table)
     return table
-
-
-def table_text(table: Mapping[str, Any]) -> str:
-    """A checked rule table as the words of ``--session-id``, which stand under the key ``session_id`` in it."""
-    words: list[str] = []
-    for key, value in table.items():
-        if key != "name":
-            key = key.replace("_", "-")
-            values = value if isinstance(value, list) else [value]
-            words += [str(each) if key == "session-id" else f"{key}={each}" for each in values]
-    return " ".join(words)
 
 
 def check_preset(name: str) -> str:

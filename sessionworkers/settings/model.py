@@ -27,9 +27,9 @@ from sessionworkers.settings.checks import (
     check_rule,
     check_table,
     conflicts,
-    table_text,
 )
 from sessionworkers.settings.option import Option, splitter
+from sessionworkers.settings.rules import rule_texts
 from sessionworkers.settings.sources import EnvironSource, Source, TomlSource, problem_texts
 from sessionworkers.settings.units import DURATION_ALLOWED, SIZE_ALLOWED, parse_duration, parse_size
 
@@ -190,10 +190,7 @@ class Settings(BaseSettings):
 
     def rule_texts(self) -> list[tuple[str, str]]:
         """All rules of ``session_id`` and ``rules`` in force, in order, as (name, words): what parse_rule takes."""
-        texts = [(f"session-id-{number}", text) for number, text in enumerate(self.session_id, 1)]
-        for number, table in enumerate(self.rules, 1):
-            texts.append((str(table.get("name", f"rule-{number}")), table_text(table)))
-        return texts
+        return rule_texts(self.session_id, self.rules)
 
     def to_json(self) -> str:
         """Everything as JSON, secrets included: for a worker's inherited descriptor, never for a log."""

@@ -9,11 +9,18 @@ from sessionworkers.settings.option import flag_of, option_of
 from sessionworkers.settings.sources import ENV_PREFIX
 from sessionworkers.settings.units import size_text
 
+NOTES = """
+In a variable, a list is a JSON list (`["…", "…"]`) or its items, one a line or separated by `;` (names of presets also
+by commas or spaces; secrets by lines alone, since they may hold anything else). In TOML it is an array. A list from the
+command line replaces one from a variable, and that one from a file. An empty variable counts as not set. A variable
+`SESSIONWORKERS_…` or a TOML key that is no setting is an error.
+"""
+
 BEGIN, END = "<!-- settings -->", "<!-- /settings -->"
 
 
 def settings_table() -> str:
-    """The table: option, variable, TOML key, default, meaning. Ends with a newline."""
+    """The table: option, variable, TOML key, default, meaning; then how lists are written. Ends with a newline."""
     lines = [
         "| Option | Variable | TOML key | Default | Meaning |",
         "|---|---|---|---|---|",
@@ -31,7 +38,7 @@ def settings_table() -> str:
             f"{field.description} Allowed: {option.allowed}.",
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + NOTES
 
 
 def default_text(metavar: str, default: Any) -> str:

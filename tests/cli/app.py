@@ -24,6 +24,7 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
         "parent": os.getppid(),
         "argv": sys.argv,
         "start_method": multiprocessing.get_start_method(allow_none=True),
+        "input": os.readlink("/proc/self/fd/0"),
         "variable": os.environ.get("TEST_VARIABLE"),
         "scheme": scope["scheme"],
         "root_path": scope.get("root_path"),

@@ -86,6 +86,7 @@ def test_several_workers_under_a_manager() -> None:
         assert running.process.pid not in found and reply["parent"] == running.process.pid
         assert reply["start_method"] is None  # as in any program; a spawned worker would say "spawn"
         assert reply["argv"][1:4] == ["run", APP, "--host"]
+        assert reply["input"] == "/dev/null"
         log = running.log
         assert f"Uvicorn running on {running.url} (Press CTRL+C to quit)" in log
         assert f"2 workers, runtime directory {running.runtime_dir}" in log
@@ -187,10 +188,10 @@ def test_web_concurrency_decides_and_is_named() -> None:
     assert result.returncode == 2 and "many" in result.stderr and "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_unix_socket_is_made_and_removed(workers: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("how", [["--workers", "1"], ["--workers", "2"], ["--reload", "--reload-dir", "tests/cli"]])
+def test_a_unix_socket_is_made_and_removed(how: list[str], tmp_path: pathlib.Path) -> None:
     path = tmp_path / "s"
-    with alone([*CLI, "run", APP, "--workers", workers, "--uds", str(path)]) as process:
+    with alone([*CLI, "run", APP, *how, "--uds", str(path)]) as process:
         reply = wait_for(lambda: answers(0, uds=str(path)), 15.0)
         assert reply["pid"]
         process.terminate()
@@ -245,6 +246,13 @@ def test_secrets_show_nowhere() -> None:
             if pid != running.process.pid:
                 assert b"geheim" not in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
         assert "geheim" not in running.log
+
+
+def test_a_closed_standard_input_does_not_become_the_public_socket() -> None:
+    port = free_port()
+    command = ["sh", "-c", f"exec {' '.join([*CLI, 'run', APP, '--workers', '2', '--port', str(port)])} <&-"]
+    with alone(command):
+        assert wait_for(lambda: answers(port), 15.0)["input"] == "/dev/null"
 
 
 def test_tls(tmp_path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import pathlib
 import sys
@@ -13,6 +14,9 @@ from sessionworkers.manager.sockets import bind
 
 
 def main(workers: str, behaviour: str, graceful: str = "2", healthcheck: str = "5") -> int:
+    if behaviour == "orphan":  # have their orphans, as PID 1 does
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        assert prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER, prctl(2)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     listening = bind(host="127.0.0.1", port=0, uds=None, fd=None, tls=False)
     fleet = Fleet(int(workers), graceful=float(graceful), healthcheck=float(healthcheck))

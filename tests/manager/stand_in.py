@@ -1,6 +1,6 @@
 """A worker for tests of the manager alone: uvicorn with an app that tells its pid, and the manager's link.
 
-``STAND_IN`` says how it misbehaves: ``exit=CODE`` before it serves, ``stuck`` on TERM, ``quiet`` after a first beat.
+``STAND_IN`` says how it misbehaves: ``exit=CODE`` before it serves, ``stuck`` on TERM, ``orphan``: leaves one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from typing import Any
@@ -38,6 +39,8 @@ def main(fd: int) -> int:
             behaviour = file.read().strip()
     if behaviour.startswith("exit="):
         return int(behaviour.removeprefix("exit="))
+    if behaviour == "orphan":
+        subprocess.run(["sh", "-c", "sleep 2 & :"], check=True)
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="error", timeout_graceful_shutdown=2))
     if behaviour == "stuck":
         server.handle_exit = lambda *_: None  # type: ignore[method-assign]

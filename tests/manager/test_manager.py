@@ -228,6 +228,25 @@ def test_a_manager_that_was_stopped_itself_blames_nobody(tmp_path: pathlib.Path)
         assert "no sign of life" not in running.log.read_text()
 
 
+def test_orphans_are_buried(tmp_path: pathlib.Path) -> None:
+    """As PID 1 of a container the manager is the parent of whatever its workers leave behind."""
+    with manager(tmp_path, 1, "orphan") as running:
+        left = wait_for(lambda: set(orphans(running.process.pid)), 5.0)
+        wait_for(lambda: not left & set(children(running.process.pid)), 5.0)
+        assert running.serving(1)
+
+
+def orphans(pid: int) -> list[int]:
+    """Children of ``pid`` that are in a group of another process."""
+    found = []
+    for child in children(pid):
+        with contextlib.suppress(OSError):
+            fields = pathlib.Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+            if int(fields[2]) != child:
+                found.append(child)
+    return found
+
+
 def test_no_worker_is_waited_for_and_nothing_spins(tmp_path: pathlib.Path) -> None:
     """TERM is obeyed although a restart waits for a worker that does not stop; and idling costs no CPU."""
     with manager(tmp_path, 1, "stuck", "60") as running:

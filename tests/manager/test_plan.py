@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sessionworkers.manager.plan import (
     BEAT_MARGIN,
@@ -217,6 +219,75 @@ def test_a_restart_that_cannot_start_keeps_the_old_workers(code: int, attempts: 
     (note,) = fleet.step(now)
     assert isinstance(note, Note) and note.bad and "2 stay" in note.text
     assert sorted(fleet.slots) == [1, 2] and not fleet.stopping
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["serve", "die", "leave", "restart", "more", "fewer", "beat", "wait"]), st.integers(0, 9)
+    ),
+    max_size=60,
+)
+
+
+@given(st.integers(1, 4), EVENTS)
+def test_whatever_happens_the_fleet_ends_as_wanted(target: int, events: list[tuple[str, int]]) -> None:
+    """Never more starting or serving than one beyond the target, each told once, and in the end the target serves."""
+    fleet = Fleet(target, graceful=1.0)
+    fleet.step(0.0)
+    fleet.serving(1, 0.0)
+    now, told, running = 0.0, set[int](), set(fleet.slots)
+
+    def settle() -> None:
+        while not (fleet.stopping and not running) and (actions := fleet.step(now)):
+            for action in actions:
+                if isinstance(action, Start):
+                    running.add(action.key)
+                elif isinstance(action, Terminate):
+                    assert action.key in running and action.key not in told
+                    told.add(action.key)
+                elif isinstance(action, Kill):
+                    running.remove(action.key)
+                    fleet.exited(action.key, -9, now)
+        counted = [slot for slot in fleet.slots.values() if slot.state is not State.DRAINING]
+        assert len(counted) <= fleet.target + 1
+        assert running == set(fleet.slots)
+
+    for what, number in events:
+        key = sorted(running)[number % len(running)] if running else 0
+        if what == "serve" and key and fleet.slots[key].state is State.STARTING:
+            fleet.serving(key, now)
+        elif what == "die" and key:
+            running.discard(key)
+            fleet.exited(key, number - 5, now)
+        elif what == "leave" and key:
+            fleet.leaving(key)
+        elif what == "beat" and key:
+            fleet.heard(key, now)
+        elif what == "restart":
+            fleet.restart()
+        elif what in ("more", "fewer"):
+            fleet.resize(1 if what == "more" else -1)
+        now += number / 4
+        settle()
+        if fleet.stopping:  # a restart in which nobody served any more, old or new
+            assert fleet.code == 3 and not fleet.served
+            return
+    for _ in range(200):
+        now += 1.0
+        for key, slot in list(fleet.slots.items()):
+            if slot.state is State.DRAINING:
+                running.discard(key)
+                fleet.exited(key, 0, now)
+            else:
+                fleet.serving(key, now)
+        settle()
+    states = [(slot.state, slot.generation) for slot in fleet.slots.values()]
+    assert states == [(State.SERVING, fleet.generation)] * fleet.target
+    fleet.stop(now)
+    fleet.step(now)
+    for key in list(fleet.slots):
+        fleet.exited(key, 0, now)
+    assert fleet.step(now) == [Finish(0)]
 
 
 def test_more_and_fewer_workers() -> None:
