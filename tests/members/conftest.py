@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,11 +29,18 @@ def runtime(base: str) -> Iterator[RuntimeDir]:
 @pytest.fixture
 def stranger() -> tuple[str, ...]:
     """What to put before a command to run it as another user."""
-    import os
-
     if os.geteuid() != 0:
         pytest.skip("needs root, to act as another user")
     return ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
+
+
+@pytest.fixture
+def strange_python(stranger: tuple[str, ...], base: str) -> tuple[str, ...]:
+    """The same for a Python script, where the other user can run this interpreter at all."""
+    os.chmod(base, 0o755)
+    if subprocess.run([*stranger, sys.executable, "-c", ""], cwd=base, capture_output=True).returncode:
+        pytest.skip("another user cannot run this interpreter")
+    return stranger
 
 
 def tree(path: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,7 @@ wait()
 
 # The loop serves the listener, and the fork happens inside one of its callbacks.
 LOOP = """
-import asyncio
-{policy}
+import asyncio, {loop}
 async def main():
     runtime = RuntimeDir.adopt(sys.argv[1])
     member = Member.enlist(runtime)
@@ -66,14 +66,11 @@ async def main():
 {way}
     say(member.uid)
     await asyncio.sleep(60)
-asyncio.run(main())
+{loop}.run(main())
 """
-POLICIES = {"asyncio": "", "uvloop": "import uvloop; asyncio.run = uvloop.run"}
 
 
 def indent(text: str, by: int) -> str:
-    import textwrap
-
     return textwrap.indent(textwrap.dedent(text), " " * by)
 
 
@@ -123,12 +120,12 @@ def test_a_child_does_not_keep_the_worker_alive(way: str, runtime: RuntimeDir, b
     check(PLAIN.format(way=indent(WAYS[way], 0)), runtime, base, serves=False)
 
 
-@pytest.mark.parametrize("loop", POLICIES)
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("way", ["fork", "multiprocessing", "subprocess"])
 def test_nor_one_forked_inside_an_event_loop(way: str, loop: str, runtime: RuntimeDir, base: str) -> None:
     if loop == "uvloop":
         pytest.importorskip("uvloop")
-    check(LOOP.format(policy=POLICIES[loop], way=indent(WAYS[way], 4)), runtime, base, serves=True)
+    check(LOOP.format(loop=loop, way=indent(WAYS[way], 4)), runtime, base, serves=True)
 
 
 def test_a_child_cannot_retire_its_parent(runtime: RuntimeDir) -> None:

@@ -84,8 +84,7 @@ def test_a_kernel_that_ignores_the_sockets_mode(runtime: RuntimeDir, monkeypatch
     listener.close()
 
 
-def test_another_user_cannot_connect(runtime: RuntimeDir, base: str, stranger: tuple[str, ...]) -> None:
-    os.chmod(base, 0o755)
+def test_another_user_cannot_connect(runtime: RuntimeDir, strange_python: tuple[str, ...]) -> None:
     member = Member.enlist(runtime)
     listener = member.bind()
     code = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
@@ -94,7 +93,7 @@ def test_another_user_cannot_connect(runtime: RuntimeDir, base: str, stranger: t
             os.chmod(runtime.path, 0o755)
             os.chmod(f"{runtime.path}/s", 0o755)
         done = subprocess.run(
-            [*stranger, sys.executable, "-c", code, member.socket_path], capture_output=True, text=True, cwd=ROOT
+            [*strange_python, sys.executable, "-c", code, member.socket_path], capture_output=True, text=True, cwd=ROOT
         )
         assert "PermissionError" in done.stderr, done.stderr
     member.retire()

@@ -308,9 +308,8 @@ def test_a_strangers_link_on_the_way_is_refused_and_ours_is_not(base: str, stran
 
 
 @pytest.mark.parametrize("way", ["create", "at"])
-def test_workers_of_another_user_own_it(base: str, way: str, stranger: tuple[str, ...]) -> None:
+def test_workers_of_another_user_own_it(base: str, way: str, strange_python: tuple[str, ...]) -> None:
     """gunicorn --user: made by root, used by the worker's user."""
-    os.chmod(base, 0o755)
     owner = (65534, 65534)
     runtime = RuntimeDir.create(base, owner=owner) if way == "create" else RuntimeDir.at(f"{base}/c", owner=owner)
     for path in [Path(runtime.path), *Path(runtime.path).rglob("*")]:
@@ -322,7 +321,7 @@ def test_workers_of_another_user_own_it(base: str, way: str, stranger: tuple[str
     NamesBoard(runtime).add("x")
     say(member.uid, DirectoryStore(runtime, member).claim("0" * 32) == member.uid); wait()
     """
-    with script(code, runtime.path, prefix=stranger) as worker:
+    with script(code, runtime.path, prefix=strange_python) as worker:
         uid, won = worker.line().split()
         assert won == "True"
         assert Roster(runtime).uids() == [uid]
