@@ -320,7 +320,7 @@ def server(
 ) -> Iterator[Server]:
     """A running server with all its workers up. Leftovers are raised at the end unless ``check_leftovers`` is False or
     the body failed already. On failure the end of its log is printed, where pytest shows it."""
-    home = tempfile.mkdtemp(prefix="sw-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    home = tempfile.mkdtemp(prefix="swtest-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
     base = os.path.join(home, "run")
     os.mkdir(base, 0o700)
     mark = uuid.uuid4().hex

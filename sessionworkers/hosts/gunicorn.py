@@ -155,7 +155,7 @@ def _prepare(cfg: Any, log: Any) -> tuple[Settings, RuntimeDir]:
 
 def _runtime(settings: Settings, cfg: Any) -> RuntimeDir:
     if settings.runtime_dir is not None:
-        runtime = RuntimeDir.at(settings.runtime_dir)
+        runtime = RuntimeDir.at(settings.runtime_dir, owner=_owner(cfg))
     else:
         runtime = RuntimeDir.create(owner=_owner(cfg))
     _note(runtime)

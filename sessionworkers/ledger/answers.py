@@ -48,6 +48,17 @@ async def gone(scope: Mapping[str, Any], send: Send, answer_with: Gone, request:
     await answer(scope, send, answer_with.status, [(b"content-type", answer_with.content_type.encode())], body)
 
 
+async def app_failed(scope: Mapping[str, Any], send: Send) -> None:
+    """The reply to a request whose app raised before its reply, word for word uvicorn's own."""
+    await answer(
+        scope,
+        send,
+        500,
+        [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")],
+        b"Internal Server Error",
+    )
+
+
 async def answer(
     scope: Mapping[str, Any], send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes
 ) -> None:

@@ -11,6 +11,7 @@ alone, and when the session ends a later key that clients use lives on by itself
 from __future__ import annotations
 
 import heapq
+import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -19,10 +20,12 @@ from sessionworkers.affinity import lifecycle
 from sessionworkers.affinity.lifecycle import Event, State
 from sessionworkers.affinity.rules import Rule
 from sessionworkers.claims.store import ClaimStore
-from sessionworkers.errors import ClaimConflict, ClaimsFull
+from sessionworkers.errors import ClaimConflict, ClaimsFull, StoreUnavailable
 
 if TYPE_CHECKING:
     from sessionworkers.ledger.current import Session as Handle
+
+log = logging.getLogger("sessionworkers")
 
 FOUNDING, LATER, UNSENT = 0, 1, 2
 """How a key is bound: by the session's first request; later and sent back; later and not sent back yet."""
@@ -65,6 +68,7 @@ class Book:
         self._by_key: dict[str, Record] = {}
         self._heap: list[tuple[float, int, Record]] = []
         self._unsent: list[tuple[float, str]] = []
+        self._unreleased: list[str] = []
         self._order = 0
         self.on_earlier: Callable[[], None] | None = None
         """Called when a deadline earlier than all others was set, so that a sleeping sweeper can wake."""
@@ -132,7 +136,15 @@ class Book:
         record.keys.pop(key, None)
         if self._by_key.get(key) is record:
             del self._by_key[key]
+            self._release(key)
+
+    def _release(self, key: str) -> None:
+        try:
             self.store.release(key)
+        except StoreUnavailable as error:
+            self._unreleased.append(key)  # tried again by the next sweep: nothing is left behind for want of a disk
+            if len(self._unreleased) == 1:
+                log.warning("a claim could not be ended yet: %s", error)
 
     # life
 
@@ -194,6 +206,10 @@ class Book:
             record = self._by_key.get(key)
             if record is not None and record.keys.get(key) == UNSENT:
                 self._unbind(record, key)
+        late, self._unreleased = self._unreleased, []
+        for key in late:
+            if key not in self._by_key:
+                self._release(key)
         due: list[Record] = []
         while self._heap and self._heap[0][0] <= now and limit:
             limit -= 1

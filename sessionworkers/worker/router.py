@@ -20,8 +20,8 @@ from sessionworkers.affinity.decide import Answer, Arrival, Claim, Names, decide
 from sessionworkers.affinity.ids import mask
 from sessionworkers.affinity.ruleset import Found, Named, NeedBody
 from sessionworkers.affinity.views import RequestView
-from sessionworkers.errors import HopError, NotMine, OwnerBusy, OwnerGone
-from sessionworkers.ledger.answers import Refused, gone, refuse
+from sessionworkers.errors import AppFailed, HopBroken, HopError, NotMine, OwnerBusy, OwnerGone, StoreUnavailable
+from sessionworkers.ledger.answers import Refused, app_failed, gone, refuse
 from sessionworkers.ledger.ledger import Ledger, Receive, Scope, Send
 from sessionworkers.worker.accesslog import LoggedSend
 from sessionworkers.worker.body import BodyTooLarge, read_body
@@ -90,6 +90,8 @@ class Router:
             await self._found(scope, receive, send, request, found)
         except Refused as refused:
             await refuse(scope, send, refused)
+        except StoreUnavailable as error:  # a claim could not be read: neither mine nor unclaimed may be guessed
+            await refuse(scope, send, Refused(error.status, "claims unavailable", str(error), retry_after=1))
 
     async def _found(self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found) -> None:
         claim, owner = self._look_up(found.primary.key)  # 3
@@ -140,7 +142,7 @@ class Router:
                 return
             except NotMine as error:
                 self._owners.pop(key, None)
-                receive = getattr(error, "replay", None) or receive
+                receive = error.replay or receive
                 if found.start or attempt == 2:
                     raise Refused(409, "session conflict", "another worker claimed this session meanwhile") from None
                 claim, moved = self._look_up(key)
@@ -162,6 +164,13 @@ class Router:
                 raise Refused(
                     503, "owner busy", "the worker that holds this session accepts no connection", retry_after=1
                 ) from None
+            except AppFailed:
+                await app_failed(scope, logged)  # logged by its owner; a second traceback here would tell nothing
+                return
+            except HopBroken as error:
+                # What was sent cannot be taken back: returning now lets the host end the connection with FIN.
+                log.warning("the reply to a %s request was cut: %s", request.kind, error)
+                return
             except HopError as error:
                 raise Refused(502, "hop failed", "the worker that holds this session broke off") from error
 
