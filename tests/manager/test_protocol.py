@@ -132,7 +132,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("when", ["early", "late"])
 def test_a_process_that_cannot_stop_itself_ends_with_its_manager(when: str) -> None:
     ours, theirs = socket.socketpair()
-    with ours, theirs:
+    with theirs:
         process = subprocess.Popen(
             [sys.executable, "-c", CHILD, str(theirs.fileno()), when],
             pass_fds=[theirs.fileno()],
