@@ -29,8 +29,7 @@ MOST_KEYS = 64
 _HEADER, _PATH, _QUERY, _JSON, _COOKIE = range(5)
 _KEYS = (b'id"', b"sess", b'url"', b'uri"', b'href"', b'location"')
 """Every document with a session-like key has one of them, in lower case; plain searches beat one pattern by far."""
-_SIGHT_QUERY = re.compile(rb"(?i)sess|sid|chat|conversation|thread|interaction")
-_SIGHT_JSON = re.compile(rb'(?i)"[a-z_\-]*(?:sess|sid|chat|conversation|thread|interaction)[a-z_\-]*"\s*:')
+_SIGHTS = (b"sess", b"sid", b"chat", b"conversation", b"thread", b"interaction")
 _DIGIT = re.compile(r"\d")
 
 
@@ -43,6 +42,11 @@ def session_headers(request: RequestView) -> list[tuple[str, str]]:
             is_session_header(name)]  # fmt: skip
 
 
+def _may_sight(data: bytes) -> bool:
+    lower = data.lower()
+    return any(key in lower for key in _SIGHTS)
+
+
 def _sightable(value: object) -> bool:
     return isinstance(value, str) and 8 <= len(value) <= 128 and valid_id(value) and _DIGIT.search(value) is not None
 
@@ -52,7 +56,7 @@ def sight_in_head(request: RequestView, heads: Iterable[tuple[str, str]]) -> tup
     for name, value in heads:
         if is_sight_key(name.removeprefix("x-")) and _sightable(value):
             return value, f"header:{name}"
-    if request.query and _SIGHT_QUERY.search(request.query) is not None:
+    if request.query and _may_sight(request.query):
         for name, value in request.params.items():
             if is_sight_key(name) and _sightable(value):
                 return value, f"query:{name}"
@@ -61,7 +65,7 @@ def sight_in_head(request: RequestView, heads: Iterable[tuple[str, str]]) -> tup
 
 def sight_in_json(request: RequestView) -> tuple[str, str] | None:
     """The same in a JSON body of up to three levels; never in JSON-RPC."""
-    if request.body is None or _SIGHT_JSON.search(request.body) is None:
+    if request.body is None or not _may_sight(request.body):
         return None
     document = request.json
     if not isinstance(document, dict) or "jsonrpc" in document:
