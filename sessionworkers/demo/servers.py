@@ -74,7 +74,7 @@ def _wait(running: Running, workers: int) -> None:
     deadline = time.monotonic() + BOOT_TIMEOUT
     while running.log.read_text(errors="replace").count(STARTED) < workers:
         if running.process.poll() is not None or time.monotonic() > deadline:
-            said = running.log.read_text(errors="replace").strip()[-2000:]
+            said = "\n".join(running.log.read_text(errors="replace").strip().splitlines()[-12:])
             raise DemoError(f"the server did not come up:\n{said}")
         time.sleep(0.02)
 

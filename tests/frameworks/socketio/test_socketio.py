@@ -81,6 +81,7 @@ async def client_polling(s: Server) -> None:
 
 
 async def client_upgrading(s: Server) -> None:
+    """Where the upgrade reaches a stranger this client goes on polling, so it tells less than `upgrade`."""
     await official(s, None)
 
 
