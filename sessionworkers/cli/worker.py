@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import socket
 import sys
@@ -23,10 +24,11 @@ def main(fd: int) -> int:
     """Serve as the options in descriptor ``fd`` say; the exit code."""
     options = WorkerOptions.from_fd(fd)
     sys.argv = list(options.argv) or sys.argv  # apps that look find what the server was started with
-    sockets = [socket.socket(fileno=number) for number in options.sockets]
-    for sock in sockets:
-        sock.set_inheritable(False)  # not for what the app starts
-    return serve(options, settings_from_json(options.settings), sockets)
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket(fileno=number)) for number in options.sockets]
+        for sock in sockets:
+            sock.set_inheritable(False)  # not for what the app starts
+        return serve(options, settings_from_json(options.settings), sockets)
 
 
 def serve(options: WorkerOptions, settings: Settings, sockets: list[socket.socket] | None) -> int:

@@ -7,7 +7,7 @@ the plan by :meth:`Fleet.due`. Handlers only append; nothing waits for a worker,
 signal  what the manager does
 ======  ==================================================================
 TERM    workers stop gracefully; exit code 0
-INT     the same; a second INT kills them at once, exit code 130
+INT     the same; another INT, half a second later or more, kills them at once, exit code 130
 QUIT    workers have QUICK seconds; exit code 0
 HUP     restart every worker, one at a time, the new one first
 TTIN    one worker more
@@ -41,6 +41,9 @@ _SIGNALS = ("INT", "TERM", "QUIT", "HUP", "TTIN", "TTOU", "USR1", "USR2", "WINCH
 _GAP = 0.25
 """The loop woke this much later than it asked for: the manager was stopped (docker pause, say), not the workers."""
 
+_TWICE = 0.5
+"""Seconds within which a second INT is the first one again: a terminal sends Ctrl-C to the whole group, and what runs
+us in it (timeout, npm, uv) passes it on once more."""
 _LONGEST_WAIT = 3_600.0  # poll() counts milliseconds in an int
 
 
@@ -73,6 +76,7 @@ class Manager:
         self._shown: Sequence[str] = ()
         self._poll = select.poll()
         self._by_fd: dict[int, int] = {}
+        self._told = 0.0
 
     def run(self) -> int:
         """Run until every worker is gone; the exit code. To be called in the main thread."""
@@ -194,10 +198,14 @@ class Manager:
             return
         name = signal.Signals(number).name
         if number == signal.SIGINT and fleet.stopping:
+            if now - self._told < _TWICE:
+                return
             logger.warning("Received SIGINT again, killing the workers.")
             fleet.stop_at_once(now, code=128 + signal.SIGINT)
         elif number in (signal.SIGINT, signal.SIGTERM):
-            logger.info("Received %s, exiting.", name)
+            if not fleet.stopping:
+                logger.info("Received %s, exiting.", name)
+                self._told = now
             fleet.stop(now)
         elif number == signal.SIGQUIT:
             logger.info("Received SIGQUIT, exiting within %g s.", QUICK)

@@ -120,6 +120,8 @@ def test_a_second_interrupt_does_not_wait_for_an_open_stream() -> None:
             assert stream.recv(100)
             running.signal(signal.SIGINT)
             wait_for(lambda: "Received SIGINT, exiting." in running.log)
+            begun = time.monotonic()
+            wait_for(lambda: time.monotonic() - begun > 0.6)
             running.signal(signal.SIGINT)
             assert running.process.wait(5) == 130
 
@@ -320,8 +322,10 @@ def test_reload_ignores_workers_and_says_so() -> None:
         assert '"workers" flag is ignored when reloading is enabled.' in running.log
 
 
-def test_python_flags_reach_the_workers() -> None:
-    command = [SESSIONWORKERS[0], "-X", "dev", "-W", "ignore", *SESSIONWORKERS[1:]]
+def test_python_flags_reach_the_workers_and_nobody_warns() -> None:
+    command = [SESSIONWORKERS[0], "-X", "dev", *SESSIONWORKERS[1:]]
     with server(APP, workers=2, command=command) as running:
         for pid in running.processes():
             assert b"\0-X\0dev\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+        running.stop()
+        assert "Warning" not in running.log

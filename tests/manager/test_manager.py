@@ -139,10 +139,22 @@ def test_a_second_interrupt_kills_workers_that_do_not_stop(tmp_path: pathlib.Pat
         workers = running.serving(2)
         running.signal(signal.SIGINT)
         wait_for(lambda: "Received SIGINT, exiting" in running.log.read_text())
+        begun = time.monotonic()
+        wait_for(lambda: time.monotonic() - begun > 0.6)
         assert all(map(alive, workers))
         running.signal(signal.SIGINT)
         assert running.process.wait(5.0) == 130
         assert not any(map(alive, workers))
+
+
+def test_one_interrupt_that_comes_twice_is_one(tmp_path: pathlib.Path) -> None:
+    with manager(tmp_path, 2) as running:
+        running.serving(2)
+        running.signal(signal.SIGINT)
+        wait_for(lambda: "Received SIGINT, exiting" in running.log.read_text(), interval=0.0)
+        running.signal(signal.SIGINT)
+        assert running.process.wait(5.0) == 0
+        assert "Killing" not in running.log.read_text()
 
 
 def test_a_quick_stop_kills_workers_that_do_not_stop(tmp_path: pathlib.Path) -> None:
@@ -260,6 +272,8 @@ def test_no_worker_is_waited_for_and_nothing_spins(tmp_path: pathlib.Path) -> No
         assert cpu(running.process.pid) - used < 0.1
         running.signal(signal.SIGTERM)
         wait_for(lambda: "Received SIGTERM, exiting." in running.log.read_text(), 1.0)
+        begun = time.monotonic()
+        wait_for(lambda: time.monotonic() - begun > 0.6)
         running.signal(signal.SIGINT)
         assert running.process.wait(5.0) == 130
 
