@@ -22,7 +22,7 @@ from sessionworkers.hop.codec import (
     read_hello,
 )
 from sessionworkers.hop.dial import dial
-from sessionworkers.hop.wire import Link
+from sessionworkers.hop.wire import Descriptor, Link
 
 TICK: Final = 0.02  # seconds: a request that has lasted one to two of them is watched for its client's leaving
 CLOSE_LIMIT: Final = 1.0  # seconds in which the last frames may go out
@@ -101,7 +101,8 @@ class AcceptorLink(Link[Carried]):
         number = self._next
         self._next = number + 1
         if number == LAST_STREAM:
-            self.leave()
+            self.leaving = True
+            self.links.forget(self)
         if self._clock is None:
             self._clock = self.loop.call_later(TICK, self._tick)
         return Carried(self, number, websocket, receive, send)
@@ -194,11 +195,13 @@ class Links:
         link: AcceptorLink | None = None
         try:
             sock = await dial(self._socket_path(owner), deadline)
+            descriptor = Descriptor(sock)
             try:
                 _, link = await loop.create_unix_connection(lambda: AcceptorLink(self, owner), sock=sock)
             except BaseException:
-                sock.close()
+                descriptor.close()
                 raise
+            descriptor.check()
             await asyncio.wait((link.hello,), timeout=max(0.0, deadline - loop.time()))
             if not link.hello.done():
                 raise OwnerBusy("the owner did not say hello in time")

@@ -32,7 +32,7 @@ from sessionworkers.hop.codec import (
 )
 from sessionworkers.hop.scopes import scope_of
 from sessionworkers.hop.served import Handler, Served, ServedHttp, ServedWebSocket
-from sessionworkers.hop.wire import Link, logger, same_user
+from sessionworkers.hop.wire import Descriptor, Link, logger, same_user
 
 HELLO_LIMIT: Final = 2.0  # seconds in which a new connection must say hello
 LEAVE_LIMIT: Final = 1.0  # seconds that cancelled handlers have to return when the server closes
@@ -195,11 +195,17 @@ class PrivateServer:
 
     async def _take(self, sock: socket.socket) -> None:
         assert self._loop is not None
+        descriptor = Descriptor(sock)
         try:
             await self._loop.connect_accepted_socket(lambda: OwnerLink(self), sock)
         except OSError as error:
             logger.warning("another worker's link was lost while it was accepted: %s", error)
-            sock.close()
+            descriptor.close()
+        except BaseException:
+            descriptor.close()
+            raise
+        else:
+            descriptor.check()
 
     async def close(self, timeout: float) -> None:
         """Goes last of all.

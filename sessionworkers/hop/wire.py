@@ -44,6 +44,37 @@ def same_user(sock: socket.socket) -> bool:
     return uid in (os.geteuid(), 0)
 
 
+class Descriptor:
+    """Keeps a socket that a transport has taken from closing a number that is no longer its own.
+
+    uvloop closes the descriptor itself, and lets go of the socket object only if the link lived until its making was
+    over. The object of one that did not would, when it is collected, close whatever has got the number since.
+    """
+
+    __slots__ = ("_inode", "_sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._inode = os.fstat(sock.fileno()).st_ino
+
+    def check(self) -> bool:
+        """Whether the socket is still open; if not, its object lets go of the number."""
+        number = self._sock.fileno()
+        if number < 0:
+            return False
+        try:
+            if os.fstat(number).st_ino == self._inode:
+                return True
+        except OSError:
+            pass
+        self._sock.detach()
+        return False
+
+    def close(self) -> None:
+        if self.check():
+            self._sock.close()
+
+
 class Stream:
     """One request on a link: its number, the credit for what is sent, and what was consumed of what came."""
 
