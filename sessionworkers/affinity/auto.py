@@ -161,7 +161,15 @@ class Auto:
         candidates = self._candidates(request, heads, body)
         if not candidates:
             return found
-        return Found(self.rule, candidates[0], candidates=tuple(candidates), otherwise=found)
+        if found is None:
+            return Found(self.rule, candidates[0], candidates=tuple(candidates))
+        # What came on sight may be claimed as well, and is narrower than a cookie; if not, it joins whatever is.
+        named = found.primary
+        if all(each.key != named.key for each in candidates):
+            candidates = sorted([*candidates, named], key=lambda each: each.carrier)
+        return Found(
+            self.rule, candidates[0], joins=((self.sight, named),), candidates=tuple(candidates), otherwise=found
+        )
 
     def _has_small_json(self, request: RequestView) -> bool:
         if request.kind != "http" or request.method in ("GET", "HEAD", "OPTIONS"):
@@ -260,6 +268,8 @@ class Auto:
     def report_conflict(self, learned: Learned) -> None:
         """Two workers handed out one value in replies to requests that did not name it: it is no session. Forget it and
         learn no more from that place."""
+        if learned.rule is not self.rule:
+            return
         self._add("x" + learned.key)
         if learned.source:
             self._add("!" + learned.source)

@@ -5,8 +5,8 @@ No session ID ever reaches a log or a file name as it is: files are named by :fu
 
 from __future__ import annotations
 
-import os
 import re
+import secrets
 from hashlib import blake2b
 from itertools import pairwise
 
@@ -30,7 +30,7 @@ _UPPER = re.compile(r"[A-Z0-9]+")
 _HEX = re.compile(r"[0-9a-f]+|[0-9A-F]+")
 _BASE64URL = re.compile(r"[A-Za-z0-9_\-]+={0,2}")
 
-_mask_key = os.urandom(16)
+_mask_key = secrets.token_bytes(16)
 
 
 def valid_id(value: str, limit: int = MAX_ID) -> bool:

@@ -254,6 +254,7 @@ def _starlette(context: PresetContext) -> tuple[Rule, ...]:
                 retry_window=context.retry_window,
                 return_window=context.return_window,
                 idle=context.idle if age is None else min(context.idle, float(age)),
+                strict=False,  # a login may well hand out a session that was made before, elsewhere
             )
         )
     return tuple(rules)

@@ -86,6 +86,8 @@ class Rule:
     """Learn from 4xx and 5xx too (NiceGUI's 404 page is a live client)."""
     inferred: bool = False
     """Found without a rule (``auto``): routes while its owner lives and never refuses."""
+    strict: bool = True
+    """An ID that a reply hands out here and that another worker holds was minted twice: 409. Otherwise it passes."""
     tentative: bool = False
     """What its carriers read is an ID only if it is claimed: the first that is decides, else the next rule does."""
     owns_replies: bool = False

@@ -73,6 +73,7 @@ class RuleSet:
         self._reply_hints()
 
     def _hint(self) -> None:
+        self._rule_bits = (1 << len(self.rules)) - 1
         self._session_bit = 1 << len(self.rules) if self.auto is not None else 0
         headers: dict[bytes, int] = {}
         prefixes: list[tuple[bytes, int]] = []
@@ -121,6 +122,37 @@ class RuleSet:
 
     def find(self, request: RequestView) -> Found | NeedBody | None:
         """The session that ``request`` names; `NEED_BODY` if that cannot be said before its body was read."""
+        mask = self._look(request)
+        if mask & self._rule_bits:
+            found = self._ask(request, mask)
+            if found is not None:
+                return found
+        if self.auto is not None:
+            return self.auto.find(request, bool(mask & self._session_bit))
+        return None
+
+    def instead(self, request: RequestView, found: Found) -> Found | None:
+        """What else ``request`` names, for an unclaimed ``found`` that a client minted: if that is claimed, the request
+        belongs there and ``found`` joins it. (A browser's new tab brings an ID of its own and the login's cookie.)"""
+        mask = self._look(request)
+        later = False
+        for bit, rule in self._bits:
+            if rule is found.rule or not later:
+                mask &= ~bit
+            later = later or rule is found.rule
+        other = self._ask(request, mask) if mask & self._rule_bits else None
+        if other is None and self.auto is not None:
+            other = self.auto.find(request, bool(mask & self._session_bit))
+        if not isinstance(other, Found) or other.rule.key_space == found.rule.key_space:
+            return None
+        each: Found | None = other
+        while each is not None:
+            each.joins = ((found.rule, found.primary), *each.joins)
+            each = each.otherwise
+        return other
+
+    def _look(self, request: RequestView) -> int:
+        """Bits of the rules that may apply, by what costs next to nothing to see."""
         mask = 0
         bits = self._headers
         for name, _ in request.headers:
@@ -138,13 +170,7 @@ class RuleSet:
                 mask |= bit
         if self._body_bits and may_have_json(request):
             mask |= self._body_bits
-        if mask & (self._session_bit - 1 if self._session_bit else -1):
-            found = self._ask(request, mask)
-            if found is not None:
-                return found
-        if self.auto is not None:
-            return self.auto.find(request, bool(mask & self._session_bit))
-        return None
+        return mask
 
     def _ask(self, request: RequestView, mask: int) -> Found | NeedBody | None:
         candidates: list[Named] = []

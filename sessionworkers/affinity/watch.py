@@ -178,7 +178,7 @@ class ReplyWatch:
         return False
 
     def _strict(self, rule: Rule, learner: Learner) -> bool:
-        if rule.inferred:
+        if rule.inferred or not rule.strict:
             return False
         if rule.starts:
             return any(pattern.matches(self._request) for pattern in rule.starts)

@@ -254,6 +254,21 @@ def test_an_id_handed_out_beats_one_on_sight() -> None:
     assert all(traffic.call("GET", "/y", query=query) == first for _ in "123")
 
 
+def test_an_id_on_sight_joins_a_login_and_is_narrower_than_it() -> None:
+    traffic = Traffic([], auto=True)
+    value = secrets.token_urlsafe(16)
+    cookie = (b"cookie", f"login={value}".encode())
+    reply = [(b"set-cookie", f"login={value}; HttpOnly".encode())]
+    owner = traffic.call("POST", "/login", reply=reply)
+    for _ in range(3):
+        assert traffic.call("GET", "/x", query="thread_id=thread-1", headers=[cookie]) == owner
+    assert traffic.call("GET", "/x", query="thread_id=thread-1") == owner
+    traffic.next = owner + 1 if owner < 3 else 0
+    other = traffic.call("GET", "/x", query="thread_id=thread-2")
+    assert other != owner
+    assert traffic.call("GET", "/x", query="thread_id=thread-2", headers=[cookie]) == other
+
+
 def test_large_and_unmeasured_bodies_are_not_read() -> None:
     rule_set = RuleSet([], Auto())
     for headers in ([*JSON], [*JSON, (b"content-length", b"100000")], [*JSON, (b"content-length", b"0")]):
@@ -348,6 +363,12 @@ def test_candidates_are_bounded() -> None:
     found = rule_set.find(RequestView("GET", path))
     assert isinstance(found, Found)
     assert len(found.candidates) == 8
+
+
+def test_conflicts_of_real_rules_block_nothing() -> None:
+    board = LocalNames()
+    Auto(board).report_conflict(Learned(parse_rule("cookie:sid", "mine"), "x", "0" * 32, False, "cookie:sid"))
+    assert board.names() == frozenset()
 
 
 def test_shared_names_are_bounded() -> None:

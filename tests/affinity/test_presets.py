@@ -205,6 +205,21 @@ def test_gradio_join_and_heartbeat_race() -> None:
     assert by_name["gradio"].idle == 3600
 
 
+def test_gradio_login_comes_before_a_new_tab() -> None:
+    """The login's token lives in one worker's memory; a hash that nobody claims yet follows its cookie."""
+    traffic = Traffic(rules("gradio"), auto=True)
+    value = secrets.token_urlsafe(16)
+    reply = [(b"set-cookie", f"access-token-unsecure-x={value}; HttpOnly; Path=/".encode())]
+    owner = traffic.call("POST", "/login", reply=reply)
+    cookie = (b"cookie", f"access-token-unsecure-x={value}".encode())
+    for number in range(5):
+        body = json.dumps({"session_hash": f"a1b2c3d4e5{number}"}).encode()
+        assert traffic.call("POST", "/gradio_api/queue/join", headers=[*JSON, cookie], body=body) == owner
+        query = f"session_hash=a1b2c3d4e5{number}"
+        assert traffic.call("GET", "/gradio_api/queue/data", query=query, headers=[cookie]) == owner
+        assert traffic.call("GET", "/gradio_api/queue/data", query=query) == owner
+
+
 # NiceGUI
 
 

@@ -193,6 +193,19 @@ def test_without_rules_nothing_is_watched() -> None:
     assert RuleSet([]).watch(RequestView(), None) is None
 
 
+def test_an_unclaimed_id_of_the_clients_own_may_follow_another() -> None:
+    rule_set = rules("query:tab mint=client", "cookie:login", "header:x")
+    request = RequestView("GET", "/", b"tab=t1", [(b"cookie", b"login=me"), (b"x", b"1")])
+    result = found(rule_set, request)
+    assert (result.primary.value, result.joins) == ("t1", ())
+    other = rule_set.instead(request, result)
+    assert other is not None
+    assert (other.rule.name, other.primary.value) == ("r1", "me")
+    assert [(rule.name, named.value) for rule, named in other.joins] == [("r0", "t1")]
+    alone = RequestView("GET", "/", b"tab=t1")
+    assert rule_set.instead(alone, found(rule_set, alone)) is None
+
+
 TENTATIVE = Rule("maybe", parse_rule("query:session_id query:sessionId", "x").carriers, tentative=True)
 
 

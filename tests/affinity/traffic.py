@@ -56,6 +56,10 @@ class Traffic:
             found = rules.find(request)
             assert not isinstance(found, NeedBody)
         found = self._settle(found)
+        if found is not None and found.rule.mint is Mint.CLIENT and found.primary.key not in self.claims:
+            other = self._settle(rules.instead(request, found))
+            if other is not None and other.primary.key in self.claims:
+                found = other
         self.found = found
         owner = accepted
         if found is not None:
