@@ -1,4 +1,4 @@
-"""The plain carriers: places in a request that hold a session ID as it is. See :mod:`sessionworkers.affinity.carriers`."""
+"""The plain carriers: places in a request that hold an ID as it is (see :mod:`sessionworkers.affinity.carriers`)."""
 
 from __future__ import annotations
 
