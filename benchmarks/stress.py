@@ -280,7 +280,7 @@ def command(workers: int) -> list[str]:
 def runtime_base() -> Iterator[str]:
     """Where the server makes its runtime directory, so that its claims can be counted."""
     with tempfile.TemporaryDirectory(
-        prefix="sw-stress-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
+        prefix="stress-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
     ) as base:
         yield base
 
