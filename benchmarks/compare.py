@@ -128,12 +128,12 @@ class Bench:
     def run(self, scenario: Scenario, rounds: int) -> None:
         """All rounds of a scenario."""
         rows = [row for row in scenario.rows if row.setup in self.running]
-        table = self.results.setdefault(scenario.name, {})
+        table = self.results.setdefault(scenario.name, {row.name: {} for row in rows})
         for number in range(rounds):
             for row in random.sample(rows, len(rows)):
                 values = self.measure(scenario, row, number + 1)
                 for metric in METRICS:
-                    table.setdefault(row.name, {}).setdefault(metric, []).append(values[metric])
+                    table[row.name].setdefault(metric, []).append(values[metric])
 
 
 def machine() -> str:
