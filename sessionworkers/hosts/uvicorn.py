@@ -119,10 +119,8 @@ def log_config(given: Any) -> Any:
     if given is not None and given is not LOGGING_CONFIG:
         return given
     config = copy.deepcopy(LOGGING_CONFIG)
-    config["loggers"] = {
-        **LOGGING_CONFIG["loggers"],
-        "sessionworkers": {"handlers": ["default"], "level": "INFO", "propagate": False},
-    }
+    config["loggers"]["sessionworkers"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
+    config["formatters"]["access"]["()"] = "sessionworkers.worker.accesslog.RouteFormatter"
     return config
 
 

@@ -236,7 +236,10 @@ class Visit:
         primary = found.primary
         on_sight = claims_on_sight(found, primary)
         if not on_sight and arrival is Arrival.PRIVATE:
-            owner = book.store.owner(primary.key)
+            try:
+                owner = book.store.owner(primary.key)
+            except ClaimError as error:
+                raise Refused(error.status, "claims unavailable", str(error), retry_after=1) from error
             if owner == book.store.me:
                 on_sight = True  # placed here by the worker that accepted the request: claim and reservation in one
             elif owner is not None:

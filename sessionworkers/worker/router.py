@@ -18,12 +18,12 @@ from typing import Any, Protocol
 
 from sessionworkers.affinity.decide import Answer, Arrival, Claim, Names, decide
 from sessionworkers.affinity.ids import mask
-from sessionworkers.affinity.ruleset import Found, Named, NeedBody
+from sessionworkers.affinity.ruleset import Found, NeedBody
 from sessionworkers.affinity.views import RequestView
 from sessionworkers.errors import AppFailed, HopBroken, HopError, NotMine, OwnerBusy, OwnerGone, StoreUnavailable
 from sessionworkers.ledger.answers import Refused, app_failed, gone, refuse
 from sessionworkers.ledger.ledger import Ledger, Receive, Scope, Send
-from sessionworkers.worker.accesslog import LoggedSend
+from sessionworkers.worker.accesslog import note_route
 from sessionworkers.worker.body import BodyTooLarge, read_body
 from sessionworkers.worker.passport import encode
 
@@ -81,17 +81,15 @@ class Router:
             found = self.rules.find(request)
             if isinstance(found, NeedBody):
                 raise AssertionError("a rule asked for a body that was read")
-        if found is not None and found.candidates:  # 3
-            found = self._choose(found)
-        if found is None:
-            await self._here(scope, receive, send, request, None)
-            return
         try:
-            await self._found(scope, receive, send, request, found)
+            if found is not None and found.candidates:  # 3
+                found = self._choose(found)
+            if found is None:
+                await self._here(scope, receive, send, request, None)
+            else:
+                await self._found(scope, receive, send, request, found)
         except Refused as refused:
             await refuse(scope, send, refused)
-        except StoreUnavailable as error:  # a claim could not be read: neither mine nor unclaimed may be guessed
-            await refuse(scope, send, Refused(error.status, "claims unavailable", str(error), retry_after=1))
 
     async def _found(self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found) -> None:
         claim, owner = self._look_up(found.primary.key)  # 3
@@ -124,21 +122,18 @@ class Router:
         self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found | None
     ) -> None:
         if found is not None:
-            send = LoggedSend(send, _values(found), "here").send
-        try:
-            await self.ledger.serve(scope, receive, send, request, found)
-        except Refused as refused:
-            await refuse(scope, send, refused)
+            note_route(found, "here")
+        await self.ledger.serve(scope, receive, send, request, found)
 
     async def _hop(
         self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found, owner: str
     ) -> None:
         assert self.links is not None
         key = found.primary.key
-        logged = LoggedSend(send, _values(found), f"hop {owner[:8]}").send
         for attempt in (1, 2):
             try:
-                await self.links.carry(owner, scope, receive, logged, encode(found))
+                note_route(found, f"hop {owner[:8]}")
+                await self.links.carry(owner, scope, receive, send, encode(found))
                 return
             except NotMine as error:
                 self._owners.pop(key, None)
@@ -153,7 +148,7 @@ class Router:
                 owner = moved
             except OwnerGone as error:
                 self._owners.pop(key, None)
-                now_owner = self.ledger.book.store.owner(key)
+                now_owner = self._read_claim(key)
                 if now_owner not in (None, owner) and not error.sent and attempt == 1:
                     assert now_owner is not None
                     owner = now_owner  # it moved before its owner left
@@ -165,7 +160,7 @@ class Router:
                     503, "owner busy", "the worker that holds this session accepts no connection", retry_after=1
                 ) from None
             except AppFailed:
-                await app_failed(scope, logged)  # logged by its owner; a second traceback here would tell nothing
+                await app_failed(scope, send)  # logged by its owner; a second traceback here would tell nothing
                 return
             except HopBroken as error:
                 # What was sent cannot be taken back: returning now lets the host end the connection with FIN.
@@ -182,7 +177,8 @@ class Router:
             await self._here(scope, receive, send, request, None)
             return
         log.debug("session %s is gone: its worker lives no more", mask(found.primary.value))
-        await gone(scope, LoggedSend(send, _values(found), "gone").send, found.rule.gone, request)
+        note_route(found, "gone")
+        await gone(scope, send, found.rule.gone, request)
 
     def _choose(self, found: Found) -> Found | None:
         """Of several IDs that may be ones, the first that is claimed decides; else what the request names otherwise."""
@@ -202,7 +198,7 @@ class Router:
         owner = self._owners.get(key)
         if owner is not None:
             return Claim.OTHER, owner
-        owner = book.store.owner(key)
+        owner = self._read_claim(key)
         if owner is None:
             return Claim.NONE, None
         if owner == book.store.me:
@@ -212,7 +208,8 @@ class Router:
         self._owners[key] = owner
         return Claim.OTHER, owner
 
-
-def _values(found: Found) -> tuple[str, ...]:
-    named: tuple[Named, ...] = (found.primary, *found.also, *found.candidates, *(n for _, n in found.joins))
-    return tuple(each.value for each in named)
+    def _read_claim(self, key: str) -> str | None:
+        try:
+            return self.ledger.book.store.owner(key)
+        except StoreUnavailable as error:  # neither mine nor unclaimed may be guessed
+            raise Refused(error.status, "claims unavailable", str(error), retry_after=1) from error

@@ -1,0 +1,6 @@
+"""The plain ASGI way in."""
+
+from sessionworkers import SessionRouter
+from tests.hosts.app import app as plain
+
+app = SessionRouter(plain)
