@@ -175,6 +175,9 @@ class FromEventUrl(Base):
         self.word = f"sse:{carrier.word}"
         self.carrier = carrier
 
+    def applies(self, request: RequestView) -> bool:
+        return request.method == "GET"  # as every EventSource asks
+
     def scanner(self, reply: ReplyView) -> Scanner | None:
         if reply.kind != "events":
             return None

@@ -69,7 +69,7 @@ class ReplyWatch:
         request, found = self._request, self._found
         learned: list[Learned] = []
         good = 200 <= status < 400 or status == 101
-        in_head, kind = self._set.reply_interest(reply)
+        in_head, kind = self._set.reply_interest.look(reply)
         if request.method == "HEAD":
             kind = ""  # it has a length and a type, but no body
         if in_head:
@@ -203,7 +203,3 @@ class ReplyWatch:
         self._given.add(key)
         auto.learned(value, key, source)
         learned.append(Learned(auto.rule, value, key, False, source))
-
-
-HEAD = 1
-BODY = 2
