@@ -21,6 +21,7 @@ from typing import Any
 
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
+from uvicorn.logging import AccessFormatter
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import HANDLED_SIGNALS
 
@@ -114,13 +115,22 @@ class SessionServer(uvicorn.Server):
                 signal.signal(sig, handler)
 
 
+class RouteFormatter(AccessFormatter):
+    """uvicorn's access log with the route at the end of the line: ``(here)``, ``(hop 1f3a9c02)``, ``(gone)``."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        line = super().formatMessage(record)
+        route = getattr(record, "route", "-")
+        return line if route == "-" else f"{line} ({route})"
+
+
 def log_config(given: Any) -> Any:
     """uvicorn's own logging with the route added to the access log, unless the user brought a configuration."""
     if given is not None and given is not LOGGING_CONFIG:
         return given
     config = copy.deepcopy(LOGGING_CONFIG)
     config["loggers"]["sessionworkers"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
-    config["formatters"]["access"]["()"] = "sessionworkers.worker.accesslog.RouteFormatter"
+    config["formatters"]["access"]["()"] = "sessionworkers.hosts.uvicorn.RouteFormatter"
     return config
 
 

@@ -11,8 +11,6 @@ import contextvars
 import logging
 from urllib.parse import quote
 
-from uvicorn.logging import AccessFormatter
-
 from sessionworkers.affinity.found import Found
 from sessionworkers.affinity.ids import mask
 
@@ -50,15 +48,6 @@ def _masked(text: str, ids: set[str]) -> str:
             if spelling in text:
                 text = text.replace(spelling, f"<{mask(each)}>")
     return text
-
-
-class RouteFormatter(AccessFormatter):
-    """uvicorn's access log with the route at the end of the line: ``(here)``, ``(hop 1f3a9c02)``, ``(gone)``."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        line = super().formatMessage(record)
-        route = getattr(record, "route", "-")
-        return line if route == "-" else f"{line} ({route})"
 
 
 def install() -> None:
