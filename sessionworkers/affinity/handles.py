@@ -20,6 +20,8 @@ METHOD = b"mcp-method"
 """Every request of that protocol has this header."""
 PARAM = b"mcp-param-"
 MAX_STATE = 1024 * 1024
+MAX_BODY = 8 * 1024 * 1024
+"""Bytes of a request that is parsed whole for its handles; some 20 ms of work."""
 MOST_HANDLES = 8
 _EVENTS = 64
 
@@ -55,7 +57,7 @@ class Arguments(Simple):
 
     def read_all(self, request: RequestView) -> list[ReadID]:
         """Every handle of the request, at most eight; the state first."""
-        if not request.body or not self.applies(request):
+        if not request.body or len(request.body) > MAX_BODY or not self.applies(request):
             return []
         document = request.json
         params = document.get("params") if isinstance(document, dict) else None

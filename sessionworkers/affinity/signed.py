@@ -24,6 +24,9 @@ from sessionworkers.affinity.names import is_session_key, normal_key
 DAY = 86_400
 COOKIE_MAX_AGE = 14 * DAY
 """Starlette's default, in seconds."""
+_KNOWN = 512
+_KNOWN_SIZE = 1024
+"""Cookies that are remembered opened, and how long such a one may be: browsers send the same one many times."""
 MAX_PAYLOAD = 64 * 1024
 """Bytes that a compressed payload may unpack to."""
 
@@ -55,36 +58,50 @@ def payload(data: bytes) -> object:
 class SignedCookie:
     """Opens session cookies. ``secrets`` empty: nothing can be verified, everything well-formed is read."""
 
-    __slots__ = ("_clock", "_keys", "max_age")
+    __slots__ = ("_clock", "_keys", "_known", "max_age")
 
     def __init__(self, secrets: Sequence[str] = (), max_age: int | None = COOKIE_MAX_AGE) -> None:
         signers = [TimestampSigner(secret) for secret in secrets]
         self._keys = [signer.derive_key() for signer in signers]
         self._clock = signers[0] if signers else None
         self.max_age = max_age
+        self._known: dict[str, tuple[object, bool, int]] = {}
 
     def open(self, value: str) -> tuple[object, bool]:
         """The payload and whether a secret vouches for it; MISSING for anything that the app would not accept."""
+        known = self._known.get(value)
+        if known is None:
+            known = self._open(value)
+            if known[0] is not MISSING and len(value) <= _KNOWN_SIZE:
+                if len(self._known) >= _KNOWN:
+                    self._known.clear()
+                self._known[value] = known
+        document, verified, made = known
+        if verified and self.max_age is not None and self._clock is not None:
+            age = self._clock.get_timestamp() - made
+            if age > self.max_age or age < 0:
+                return MISSING, False
+        return document, verified
+
+    def _open(self, value: str) -> tuple[object, bool, int]:
+        """As `open`, whatever its age, with the time when it was made."""
         try:
             data = value.encode("ascii")
         except UnicodeEncodeError:
-            return MISSING, False
+            return MISSING, False, 0
         signed, found, signature = data.rpartition(b".")
         body, found_too, stamp = signed.rpartition(b".")
         if not (found and found_too and body):
-            return MISSING, False
+            return MISSING, False, 0
         if self._clock is None:
-            return payload(body), False
+            return payload(body), False, 0
         if not _vouched(self._keys, signed, signature):
-            return MISSING, False
-        if self.max_age is not None:
-            try:
-                age = self._clock.get_timestamp() - int.from_bytes(_unbase64(stamp), "big")
-            except ValueError:
-                return MISSING, False
-            if age > self.max_age or age < 0:
-                return MISSING, False
-        return payload(body), True
+            return MISSING, False, 0
+        try:
+            made = int.from_bytes(_unbase64(stamp), "big")
+        except ValueError:
+            return MISSING, False, 0
+        return payload(body), True, made
 
 
 class SignedToken:

@@ -163,6 +163,52 @@ def test_it_may_come_back_anywhere(place: str) -> None:
             assert served == owner
 
 
+def test_openenv_by_jsonrpc() -> None:
+    traffic = Traffic([], auto=True)
+    for _ in range(6):
+        sid = str(uuid.uuid4())
+        created = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"session_id": sid}}).encode()
+        body = b'{"jsonrpc":"2.0","id":1,"method":"openenv/session/create"}'
+        owner = traffic.call("POST", "/mcp", headers=JSON, body=body, reply=JSON, content=created)
+        step = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"session_id": sid}}).encode()
+        assert all(traffic.call("POST", "/mcp", headers=JSON, body=step) == owner for _ in "123")
+
+
+def test_adk_sessions() -> None:
+    traffic = Traffic([], auto=True)
+    for _ in range(6):
+        sid = str(uuid.uuid4())
+        path = "/apps/hello/users/u1/sessions"
+        content = json.dumps({"id": sid, "appName": "hello", "userId": "u1", "events": []}).encode()
+        owner = traffic.call("POST", path, headers=JSON, body=b"{}", reply=JSON, content=content)
+        body = json.dumps({"app_name": "hello", "user_id": "u1", "session_id": sid, "new_message": {}}).encode()
+        assert traffic.call("POST", "/run_sse", headers=JSON, body=body) == owner
+        assert traffic.call("GET", f"{path}/{sid}") == owner
+
+
+def test_responses_api() -> None:
+    traffic = Traffic([], auto=True)
+    for _ in range(6):
+        first = f"resp_{uuid.uuid4().hex}"
+        content = json.dumps({"id": first, "object": "response"}).encode()
+        owner = traffic.call("POST", "/v1/responses", headers=JSON, body=b'{"input":"x"}', reply=JSON, content=content)
+        body = json.dumps({"input": "y", "previous_response_id": first}).encode()
+        second = f"resp_{uuid.uuid4().hex}"
+        content = json.dumps({"id": second, "previous_response_id": first}).encode()
+        assert traffic.call("POST", "/v1/responses", headers=JSON, body=body, reply=JSON, content=content) == owner
+        assert traffic.call("GET", f"/v1/responses/{second}") == owner
+
+
+def test_an_agents_stream_names_its_run_in_the_first_event() -> None:
+    traffic = Traffic([], auto=True)
+    events = [(b"content-type", b"text/event-stream")]
+    for _ in range(6):
+        run = str(uuid.uuid4())
+        content = b"event: metadata\ndata: " + json.dumps({"run_id": run}).encode() + b"\n\ndata: {}\n\n"
+        owner = traffic.call("POST", "/runs/stream", headers=JSON, body=b"{}", reply=events, content=content)
+        assert traffic.call("POST", f"/runs/{run}/cancel") == owner
+
+
 def test_login_by_cookie() -> None:
     traffic = Traffic([], auto=True)
     for _ in range(6):

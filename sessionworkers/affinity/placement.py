@@ -1,0 +1,48 @@
+"""Where a new session goes, as a pure choice over what all workers have published. No I/O.
+
+What a worker published and what is on its way to it (reserved by whoever accepted, see `members.load`) count alike, so
+a burst that many workers place at once spreads evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One worker as it stands: ``load`` and ``sessions`` with reservations; ``cap`` 0 means none."""
+
+    uid: str
+    load: float
+    sessions: int
+    cap: int = 0
+    draining: bool = False
+
+    @property
+    def room(self) -> bool:
+        """True if it may take one session more."""
+        return not self.draining and (self.cap == 0 or self.sessions < self.cap)
+
+
+def by_load(standings: Sequence[Standing], me: str) -> list[Standing]:
+    """The workers with room, the least load first, then the fewest sessions.
+
+    Ties go round from ``me``: what costs no hop first, and workers that choose at the same moment choose differently.
+    """
+    return _ordered(standings, me, lambda each: (each.load, each.sessions))
+
+
+def by_sessions(standings: Sequence[Standing], me: str) -> list[Standing]:
+    """The workers with room, the fewest sessions first, then the least load; ties as `by_load`."""
+    return _ordered(standings, me, lambda each: (each.sessions, each.load))
+
+
+def _ordered(
+    standings: Sequence[Standing], me: str, weight: Callable[[Standing], tuple[float, float]]
+) -> list[Standing]:
+    uids = [each.uid for each in standings]
+    first = uids.index(me) if me in uids else 0
+    turned = [*standings[first:], *standings[:first]]
+    return sorted((each for each in turned if each.room), key=weight)
