@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sessionworkers.errors import SessionworkersError
-from sessionworkers.ledger.current import Session, claim, current_session
+from sessionworkers.ledger.current import Session, claim, current_session, live_sessions
 
 if TYPE_CHECKING:
     from sessionworkers.hosts.asgi import SessionRouter
@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Session", "SessionRouter", "SessionworkersError", "Worker", "__version__", "claim", "current_session"]
+__all__ = [
+    "Session",
+    "SessionRouter",
+    "SessionworkersError",
+    "Worker",
+    "__version__",
+    "claim",
+    "current_session",
+    "live_sessions",
+]
 
 _LAZY = {"SessionRouter": "sessionworkers.hosts.asgi", "Worker": "sessionworkers.hosts.gunicorn"}
 

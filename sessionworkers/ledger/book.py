@@ -14,7 +14,7 @@ import heapq
 import logging
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sessionworkers.affinity import lifecycle
 from sessionworkers.affinity.lifecycle import Event, State
@@ -31,10 +31,22 @@ FOUNDING, LATER, UNSENT = 0, 1, 2
 """How a key is bound: by the session's first request; later and sent back; later and not sent back yet."""
 
 
+class Term(Protocol):
+    """A deadline of a session's own (`sessionworkers.sessions`): for as long as it is open, in place of its rule's."""
+
+    def deadline(self, in_use: bool, last: float) -> float:
+        """When it ends, on the book's clock. It may end in use."""
+        ...
+
+    def end(self, reason: str) -> None:
+        """Its time has come, or the app ends it. Called any number of times; only the first one counts."""
+        ...
+
+
 class Record:
     """One session. Slots, because a worker may hold a million."""
 
-    __slots__ = ("carriers", "handle", "heap_at", "in_use", "keys", "last", "made", "requests", "rule", "state")
+    __slots__ = ("carriers", "handle", "heap_at", "in_use", "keys", "last", "made", "requests", "rule", "state", "term")
 
     def __init__(self, rule: Rule, state: State, now: float) -> None:
         self.rule = rule
@@ -48,9 +60,12 @@ class Record:
         self.last = now
         self.heap_at = math.inf
         self.handle: Handle | None = None
+        self.term: Term | None = None
 
     def deadline(self) -> float:
-        """When the claim ends, on the book's clock; ``inf`` while in use or open."""
+        """When the claim ends (or an open session of its own deadline); ``inf`` while in use or open."""
+        if self.term is not None and self.state is State.OPEN:
+            return self.term.deadline(self.in_use > 0, self.last)
         return lifecycle.deadline(self.state, self.rule, in_use=self.in_use > 0, made=self.made, last=self.last)
 
     def step(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""What an app may ask of its session: `current_session`, `claim`, close callbacks.
+"""What an app may ask of its session: `current_session`, `live_sessions`, `claim`, close callbacks.
 
 All optional: an unmodified app never imports this. Close callbacks run in a fresh context, in the background, when the
 session is over: at its end, at its expiry, or when its worker stops. One that raises keeps the session's record and is
@@ -69,6 +69,12 @@ class Session:
         """Run ``callback()`` (sync or async) once when the session is over, for any reason."""
         self._callbacks.append(callback)
 
+    def touch(self) -> None:
+        """Count as a request that ends now: the session's time begins anew. For work that no request waits for."""
+        record = self._ledger.book.get(self.key) if self.key else None
+        if record is not None and not self.ended:
+            record.last = self._ledger.book.clock()
+
     def end(self) -> None:
         """End the session now: late starts are refused for the retry window where the rule says so."""
         self._ledger.end_by_app(self, Event.ENDED_BY_APP)
@@ -111,6 +117,14 @@ def current_session() -> Session | None:
     """
     visit = _visit.get()
     return visit.session() if visit is not None else None
+
+
+def live_sessions() -> list[Session]:
+    """The open sessions of this worker that the app can know: explicit ones, and those it has asked for itself."""
+    if _here is None:
+        return []
+    handles = (record.handle for record in _here.book.records())
+    return [handle for handle in handles if handle is not None and handle.key is not None and not handle.ended]
 
 
 def claim(id: str, *, rule: str | None = None) -> None:

@@ -91,6 +91,8 @@ class Ledger:
         record = self.book.get(session.key) if session.key else None
         if record is None:
             return
+        if record.term is not None:
+            record.term.end("app")
         record.step(event)
         if event is Event.ENDED_BY_APP:
             self.close(record)
@@ -131,6 +133,9 @@ class Ledger:
     async def sweep(self, now: float) -> None:
         """End every session whose time has come; one whose callback raises stays for another window."""
         for record in self.book.expired(now):
+            if record.term is not None and record.state is State.OPEN:
+                record.term.end("expired")  # the session ends; its claim stays for the window
+                continue
             if record.handle is not None and record.handle.has_callbacks:
                 record.state = State.ENDED
                 if not await record.handle.close():
