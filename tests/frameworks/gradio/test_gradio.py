@@ -41,7 +41,7 @@ async def queue_state(s: Server) -> None:
         reply = await s.afetch("GET", f"/gradio_api/queue/data?session_hash={session}")
         events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
         done = [event for event in events if event.get("msg") == "process_completed"]
-        assert done, f"data: {reply.status} {events[-1:]}"
+        assert done, f"data: {reply.status} {events[-1:] or reply.text[:200]}"
         numbers = [value for value in done[0]["output"]["data"] if isinstance(value, (int, float))]
         assert numbers[:1] == [want], f"gr.State is {numbers[:1]}, not {want}"
 
