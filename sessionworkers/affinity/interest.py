@@ -5,7 +5,7 @@ A rule set leaves one bit per rule, in the rules' order; only the rules whose bi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sessionworkers.affinity.carriers import may_have_json
 from sessionworkers.affinity.learners import FromCookie, FromHeader, FromLocation, FromStarletteCookie, Learner
@@ -26,6 +26,12 @@ class HeaderBits(dict[bytes, int]):
         self.session_bit = session_bit
 
     def __missing__(self, name: bytes) -> int:
+        lower = name.lower()
+        if lower != name:  # apps may write the names of reply headers in any case
+            bits = self[lower]
+            if len(self) < _MOST_NAMES:
+                self[name] = bits
+            return bits
         bits = self.session_bit if is_session_header(name) else 0
         for prefix, bit in self.prefixes:
             if name.startswith(prefix):
@@ -75,6 +81,12 @@ class RequestInterest:
         self._paths = tuple(paths.items())
         self._body_paths = tuple(body_paths.items())
 
+    def names(self) -> HeaderBits:
+        """A copy of the header names that matter."""
+        copy = HeaderBits(self._headers.prefixes, self._headers.session_bit)
+        copy.update(self._headers)
+        return copy
+
     def look(self, request: RequestView) -> int:
         """The bits of ``request``. Never misses a rule that applies."""
         mask = 0
@@ -122,11 +134,15 @@ class ReplyInterest:
 
     def look(self, reply: ReplyView) -> tuple[bool, str]:
         """Whether a header may tell an ID, and the kind of the body; "" for one without a type."""
+        return self.glance(reply.headers)
+
+    def glance(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[bool, str]:
+        """The same for headers as an app sends them."""
         bits = 0
         kind = ""
         names = self._names
-        for name, value in reply.headers:
-            bit = names[name if name.islower() else name.lower()]
+        for name, value in headers:
+            bit = names[name]
             if bit:
                 bits |= bit
                 if bit & BODY:

@@ -34,7 +34,7 @@ class RuleSet:
         self._named = {rule.name: rule for rule in self.rules}
         if auto is not None:
             self._named |= {rule.name: rule for rule in (auto.rule, auto.sight)}
-        self._interest = RequestInterest(self.rules, auto is not None)
+        self.interest = RequestInterest(self.rules, auto is not None)
         self._asked = tuple((1 << number, rule, Examiner(rule)) for number, rule in enumerate(self.rules))
         self._clients = tuple(each for each in self._asked if each[1].mint is Mint.CLIENT and not each[1].tentative)
         self._starting = tuple(rule for rule in self.rules if rule.starts)
@@ -55,13 +55,13 @@ class RuleSet:
 
     def find(self, request: RequestView) -> Found | NeedBody | None:
         """The session that ``request`` names; `NEED_BODY` if that cannot be said before its body was read."""
-        mask = self._interest.look(request)
+        mask = self.interest.look(request)
         return self._find(request, mask)
 
     def instead(self, request: RequestView, found: Found) -> Found | None:
         """What else ``request`` names, for an unclaimed ``found`` that a client minted: if that is claimed, the request
         belongs there and ``found`` joins it. (A browser's new tab brings an ID of its own and the login's cookie.)"""
-        mask = self._interest.look(request)
+        mask = self.interest.look(request)
         for bit, rule, _ in self._asked:
             mask &= ~bit
             if rule is found.rule:
@@ -79,7 +79,7 @@ class RuleSet:
         candidates: list[Named] = []
         tentative: Rule | None = None
         found: Found | NeedBody | None = None
-        if mask & self._interest.rules:
+        if mask & self.interest.rules:
             for bit, rule, examiner in self._asked:
                 if not mask & bit or not examiner.reads(request):
                     continue
@@ -96,7 +96,7 @@ class RuleSet:
         if found is not None:
             found.joins = self._joins(request, found, mask)
         elif self.auto is not None:
-            other = self.auto.find(request, mask & self._interest.session != 0)
+            other = self.auto.find(request, mask & self.interest.session != 0)
             if tentative is None or isinstance(other, NeedBody):
                 return other
             if other is not None:

@@ -14,14 +14,17 @@ One request, step by step (the numbers stand again in the code):
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from sessionworkers.affinity.decide import Answer, Arrival, Claim, Names, decide
 from sessionworkers.affinity.ids import mask
+from sessionworkers.affinity.recall import UNKNOWN, Key, Recall
 from sessionworkers.affinity.ruleset import Found, NeedBody
 from sessionworkers.affinity.views import RequestView
 from sessionworkers.errors import AppFailed, HopBroken, HopError, NotMine, OwnerBusy, OwnerGone, StoreUnavailable
 from sessionworkers.ledger.answers import Refused, app_failed, gone, refuse
+from sessionworkers.ledger.known import serve_known
 from sessionworkers.ledger.ledger import Ledger, Receive, Scope, Send
 from sessionworkers.worker.accesslog import note_route
 from sessionworkers.worker.body import BodyTooLarge, read_body
@@ -56,8 +59,24 @@ class Router:
         self.links = links
         self.max_body = max_body
         self._owners: dict[str, str] = {}
+        self._recall = Recall(self.rules) if ledger.cookie is None else None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """The ASGI app. What was decided for the last request like this one is not thought over again."""
+        if self._recall is None or scope["type"] != "http":
+            return self._route(scope, receive, send, None)
+        key, found = self._recall.find(scope)
+        if found is UNKNOWN:
+            return self._route(scope, receive, send, key)
+        if found is None:
+            return serve_known(self.ledger, None, None, scope, receive, send)
+        record = self.ledger.book.get(found.primary.key)
+        if record is not None:
+            note_route(found, "here")
+            return serve_known(self.ledger, record, found, scope, receive, send)
+        return self._answered(scope, receive, send, RequestView.from_scope(scope), found)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send, key: Key | None) -> None:
         if scope["type"] not in ("http", "websocket"):  # 1
             await self.app(scope, receive, send)
             return
@@ -81,9 +100,16 @@ class Router:
             found = self.rules.find(request)
             if isinstance(found, NeedBody):
                 raise AssertionError("a rule asked for a body that was read")
+        elif key is not None and self._recall is not None:
+            self._recall.note(key, request, found)
+        if found is not None and found.candidates:  # 3
+            found = self._choose(found)
+        await self._answered(scope, receive, send, request, found)
+
+    async def _answered(
+        self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found | None
+    ) -> None:
         try:
-            if found is not None and found.candidates:  # 3
-                found = self._choose(found)
             if found is None:
                 await self._here(scope, receive, send, request, None)
             else:

@@ -1,0 +1,89 @@
+"""What was found in a request is found again in the next one like it, without looking.
+
+The clients of a session send the same cookie or header on every request, to few paths. What `RuleSet.find` makes of a
+request depends on its method, path, query, the header lines that rules or `auto` read, and on what announces its body;
+those together are a key, and what was found under it stands until it is displaced. Only answers that depend on nothing
+else are kept: no body was needed, no clock (a signed cookie runs out), no other session named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sessionworkers.affinity.found import Found
+from sessionworkers.affinity.ruleset import RuleSet
+from sessionworkers.affinity.views import RequestView
+
+MOST: Final = 8_192
+"""Answers kept. When they are as many all are forgotten: some 5 MB at the most."""
+MOST_BYTES: Final = 2_048
+"""Longer keys are not kept."""
+UNKNOWN: Final[Any] = object()
+"""Nothing is known about such a request."""
+
+Key = tuple[Any, ...]
+
+_ALWAYS: Final = (b"cookie", b"content-type", b"content-length", b"transfer-encoding")
+
+
+class Recall:
+    """The memory of one `RuleSet`."""
+
+    __slots__ = ("_auto", "_known", "_names", "_revision", "_rules")
+
+    def __init__(self, rules: RuleSet) -> None:
+        self._rules = rules
+        self._auto = rules.auto
+        self._revision = -1
+        self._known: dict[Key, Found | None] = {}
+        self._names = rules.interest.names()
+        for name in _ALWAYS:
+            self._names[name] |= 1
+
+    def find(self, scope: Mapping[str, Any]) -> tuple[Key, Any]:
+        """The key of an HTTP request, and what is found in it: a `Found`, None or `UNKNOWN`."""
+        names = self._names
+        key: Key = (
+            scope["method"],
+            scope["path"],
+            scope["query_string"],
+            *[pair for pair in scope["headers"] if names[pair[0]]],
+        )
+        found = self._known.get(key, UNKNOWN)
+        auto = self._auto
+        if found is None and auto is not None and auto.board.revision != self._revision:
+            return key, UNKNOWN
+        return key, found
+
+    def note(self, key: Key, request: RequestView, found: Found | None) -> None:
+        """Keep that ``found`` is in ``request``, whose body was not read, if it will be the next time too."""
+        if found is not None:
+            if not plain(found) or getattr(found.rule.carriers[found.primary.carrier], "secrets", None):
+                return
+        elif self._rules.start_without_id(request) is not None:
+            return
+        if sum(len(part) if isinstance(part, (str, bytes)) else len(part[1]) for part in key) > MOST_BYTES:
+            return
+        auto = self._auto
+        if auto is not None and auto.board.revision != self._revision:
+            self._known.clear()
+            self._revision = auto.board.revision
+        if len(self._known) >= MOST:
+            self._known.clear()
+        self._known[key] = found
+
+
+def plain(found: Found) -> bool:
+    """True if ``found`` says no more than: this session, for sure, in the middle of its life."""
+    rule = found.rule
+    return found.primary.verified and not (
+        found.also
+        or found.start
+        or found.end
+        or found.joins
+        or found.candidates
+        or found.otherwise is not None
+        or rule.inferred
+        or rule.tentative
+    )
