@@ -250,10 +250,26 @@ class Auto:
         if len(self._sources) > _REMEMBERED:
             self._sources.popitem(last=False)
 
-    def used(self, found: Found) -> None:
+    def used(self, request: RequestView, found: Found) -> None:
         """The app took an ID that came on sight: it may come back elsewhere."""
-        if found.rule is self.sight and looks_random(found.primary.value):
+        if found.rule is not self.sight:
+            return
+        if looks_random(found.primary.value):
             self._share(found.primary.value)
+        place = found.primary.carrier
+        if self._callback is None or ("sight", str(place)) in self._told:
+            return
+        self._told.add(("sight", str(place)))
+        sight = (
+            inference.sight_in_json(request)
+            if place == _JSON
+            else inference.sight_in_head(request, inference.session_headers(request))
+        )
+        if sight is not None:
+            self._callback(
+                f"session IDs inferred: clients bring them as {sight[1]}; requests follow them while their worker "
+                f'lives. As a rule of its own (gone sessions then get 410): --session-id "{sight[1]} mint=client"'
+            )
 
     def announce(self, id: str) -> Rule:
         """The app itself says that ``id`` names a session: learn its shape, random or not. The rule to claim by."""

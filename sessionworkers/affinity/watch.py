@@ -99,6 +99,8 @@ class ReplyWatch:
         """IDs that became readable with this piece; call it before the piece is passed on."""
         if self.done:
             return ()
+        if not isinstance(chunk, bytes):
+            chunk = bytes(chunk)  # Starlette passes memoryviews on
         learned: list[Learned] = []
         left = False
         for rule, learner, scanner in self._scanners:
@@ -149,7 +151,7 @@ class ReplyWatch:
         else:
             self.used = ok and (found.primary.verified or self.confirmed)
         if self.used and self._auto is not None and found.rule.inferred:
-            self._auto.used(found)
+            self._auto.used(self._request, found)
 
     def _tell(self, learned: list[Learned], rule: Rule, value: str, learner: Learner) -> None:
         if not valid_id(value, self._set.limit(rule)):

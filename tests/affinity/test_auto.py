@@ -391,6 +391,27 @@ def test_inferred_rules_are_told_once_and_in_words() -> None:
     parse_rule("path:/v1/sessions/{id} json:session_id", "as told")
 
 
+def test_inferred_rules_of_clients_are_told_too() -> None:
+    auto = Auto()
+    told: list[str] = []
+    auto.on_inferred(told.append)
+    rule_set = RuleSet([], auto)
+    for number in range(3):
+        for request in (
+            RequestView("GET", "/x", f"session_id=abc-12345{number}".encode()),
+            RequestView(
+                "POST", "/x", headers=[*JSON, (b"content-length", b"9")], body=b'{"a":{"thread_id":"t-123456"}}'
+            ),
+        ):
+            found = rule_set.find(request)
+            assert isinstance(found, Found)
+            watching = rule_set.watch(request, found)
+            assert watching is not None
+            watching.head(200, [])
+    assert ['"query:session_id mint=client"' in told[0], '"json:a.thread_id mint=client"' in told[1]] == [True, True]
+    assert len(told) == 2
+
+
 def test_the_app_may_announce_an_id_of_any_form() -> None:
     auto = Auto()
     rule_set = RuleSet([], auto)

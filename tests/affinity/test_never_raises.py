@@ -163,6 +163,18 @@ def test_never_raises_and_changes_nothing(
     assert len({each.key for each in told}) == len(told)
 
 
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(requests, texts, st.booleans())
+def test_the_cheap_look_misses_no_rule(request_: RequestView, body: bytes, read: bool) -> None:
+    auto = Auto()
+    auto.announce(UUID.decode())
+    rule_set = RuleSet(RULES, auto)
+    if read:
+        request_.body = body
+    everything = rule_set._interest.rules | rule_set._interest.session
+    assert rule_set.find(request_) == rule_set._find(request_, everything)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60))
 def test_words_raise_only_value_errors(text: str) -> None:

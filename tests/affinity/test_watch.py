@@ -230,3 +230,10 @@ def test_limits_of_what_is_learned_are_the_rules() -> None:
     watching.head(200, [JSON])
     assert values(watching.body(b'{"result":{"requestState":"%b"}}' % state.encode(), False)) == [state]
     assert isinstance(handles[0], Rule)
+
+
+def test_bodies_may_be_memoryviews() -> None:
+    for kind, body in ((b"application/json", b'{"id":"abc"}'), (b"text/event-stream", b'data: {"id":"abc"}\n\n')):
+        watching = watch(rules("json:id"), RequestView("POST", body=b""))
+        watching.head(200, [(b"content-type", kind)])
+        assert values(watching.body(memoryview(body), True)) == ["abc"]  # type: ignore[arg-type]
