@@ -57,6 +57,8 @@ class RequestInterest:
         self._bodies = 0
         for number, rule in enumerate(rules):
             bit = 1 << number
+            if rule.ends_unless_header is not None:
+                headers[rule.ends_unless_header] = headers.get(rule.ends_unless_header, 0) | bit
             for carrier in rule.carriers:
                 for hint in carrier.hints:
                     if hint.kind == "header":

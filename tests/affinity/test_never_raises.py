@@ -171,7 +171,7 @@ def test_the_cheap_look_misses_no_rule(request_: RequestView, body: bytes, read:
     rule_set = RuleSet(RULES, auto)
     if read:
         request_.body = body
-    everything = rule_set._interest.rules | rule_set._interest.session
+    everything = rule_set.interest.rules | rule_set.interest.session
     assert rule_set.find(request_) == rule_set._find(request_, everything)
 
 

@@ -149,6 +149,13 @@ def test_a_header_may_suspend_the_end(value: str | None, end: bool) -> None:
     assert found(rule_set, post("/close", b'{"id":"a"}', *headers)).end is end
 
 
+def test_every_header_that_decides_is_of_interest() -> None:
+    """`Recall` keeps answers by these: one that is missing would give an end for none, or none for an end."""
+    names = rules("json:id end=POST:/close end-unless=X-More-Follows", "header:X-A", "token:x-t/sid").interest.names()
+    assert all(names[name] for name in (b"x-more-follows", b"x-a", b"x-t", b"X-A"))
+    assert not names[b"accept"]
+
+
 def test_only_restricts_a_rule() -> None:
     rule_set = rules("header:x only=POST:/run")
     assert rule_set.find(RequestView("GET", "/run", headers=[(b"x", b"1")])) is None
