@@ -279,9 +279,7 @@ def command(workers: int) -> list[str]:
 @contextlib.contextmanager
 def runtime_base() -> Iterator[str]:
     """Where the server makes its runtime directory, so that its claims can be counted."""
-    with tempfile.TemporaryDirectory(
-        prefix="stress-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
-    ) as base:
+    with tempfile.TemporaryDirectory(prefix="stress-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as base:
         yield base
 
 
