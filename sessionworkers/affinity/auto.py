@@ -14,6 +14,7 @@ Everything here is *inferred*: it routes while the owner lives and never refuses
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -91,6 +92,8 @@ PLACES: tuple[Carrier, ...] = (
     _Anywhere("json:*", needs_body=True),
     _Anywhere("cookie:*"),
 )
+_PRINTABLE = re.compile(r"[A-Za-z0-9_\-.:/{}*]{1,200}")
+"""Names come from clients and go to the log: nothing but these characters does."""
 _HEADER, _PATH, _QUERY, _JSON, _COOKIE = range(5)
 
 
@@ -195,6 +198,8 @@ class Auto:
         if source is None or self._callback is None or len(self._told) >= 64 or (source, word) in self._told:
             return
         self._told.add((source, word))
+        if _PRINTABLE.fullmatch(word) is None or _PRINTABLE.fullmatch(source) is None:
+            return
         words = word if source == word or source.startswith(("location", "url")) else f"{word} {source}"
         self._callback(
             f"session IDs inferred: handed out as {source}, sent back as {word}; requests follow them while their "
@@ -265,7 +270,7 @@ class Auto:
             if place == _JSON
             else inference.sight_in_head(request, inference.session_headers(request))
         )
-        if sight is not None:
+        if sight is not None and _PRINTABLE.fullmatch(sight[1]) is not None:
             self._callback(
                 f"session IDs inferred: clients bring them as {sight[1]}; requests follow them while their worker "
                 f'lives. As a rule of its own (gone sessions then get 410): --session-id "{sight[1]} mint=client"'

@@ -31,6 +31,7 @@ _KEYS = (b'id"', b"sess", b'url"', b'uri"', b'href"', b'location"')
 """Every document with a session-like key has one of them, in lower case; plain searches beat one pattern by far."""
 _SIGHTS = (b"sess", b"sid", b"chat", b"conversation", b"thread", b"interaction")
 _DIGIT = re.compile(r"\d")
+_ROUTE = re.compile(r"[A-Za-z][A-Za-z_\-.]{0,39}|v\d{1,3}")
 
 
 # requests
@@ -88,7 +89,7 @@ def parts(
         segments = path.split("/")
         for index, segment in enumerate(segments):
             if len(segment) in sizes:
-                yield _PATH, "path:" + "/".join([*segments[:index], "{id}"]), segment
+                yield _PATH, template(segments[:index]), segment
     if len(request.query) > min(sizes):
         for name, value in request.params.items():
             if len(value) in sizes:
@@ -100,6 +101,12 @@ def parts(
     for name, value in request.cookies.items():
         if len(value) in sizes:
             yield _COOKIE, f"cookie:{name}", value
+
+
+def template(before: list[str]) -> str:
+    """The carrier for an ID behind these path segments. What may itself be an ID, or anything that a client made up,
+    shows as ``*``: it goes to the log."""
+    return "path:" + "/".join([*(each if not each or _ROUTE.fullmatch(each) else "*" for each in before), "{id}"])
 
 
 def walk(document: object) -> Iterator[tuple[str, str, object, str]]:

@@ -391,6 +391,28 @@ def test_inferred_rules_are_told_once_and_in_words() -> None:
     parse_rule("path:/v1/sessions/{id} json:session_id", "as told")
 
 
+def test_what_is_told_holds_no_id_and_no_line_of_a_client() -> None:
+    auto = Auto()
+    told: list[str] = []
+    auto.on_inferred(told.append)
+    rule_set = RuleSet([], auto)
+    watching = rule_set.watch(POST, None)
+    assert watching is not None
+    watching.head(200, JSON)
+    watching.body(json.dumps({"job_id": HEX}).encode(), False)
+    rule_set.find(RequestView("GET", f"/users/{UUID}/x\ny/v1/jobs/{HEX}"))
+    rule_set.find(RequestView("GET", "/", f"x%0Aforged={HEX}".encode()))
+    assert len(told) == 1
+    assert '"path:/users/*/*/v1/jobs/{id} json:job_id"' in told[0]
+    request = RequestView("GET", "/", b"session%0A_id=abc-12345")
+    found = rule_set.find(request)
+    assert isinstance(found, Found)
+    watching = rule_set.watch(request, found)
+    assert watching is not None
+    watching.head(200, [])
+    assert len(told) == 1
+
+
 def test_inferred_rules_of_clients_are_told_too() -> None:
     auto = Auto()
     told: list[str] = []
