@@ -65,7 +65,7 @@ def test_a_repeated_key_in_a_large_body_is_refused() -> None:
 
 @pytest.mark.parametrize("data", [b"[" * 10_000, b'{"a":' * 10_000, b'{"id":' * 5000 + b"1" + b"}" * 5000])
 def test_deep_documents_name_nothing(data: bytes) -> None:
-    assert decode(data) is MISSING
+    decode(data)  # how deep one may nest is the interpreter's choice; that it never raises is not
     assert FieldReader("id").read(data) is MISSING
 
 
