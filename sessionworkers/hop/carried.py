@@ -41,7 +41,7 @@ from sessionworkers.hop.codec import (
     read_refusal,
 )
 from sessionworkers.hop.scopes import open_frame
-from sessionworkers.hop.steps import Rest, Step, enter_task, leave_task
+from sessionworkers.hop.steps import Rest, Step, coroutine_of, current_task, enter_task, leave_task
 from sessionworkers.hop.wire import Stream
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+TAKEN_COST = 256  # what a message that is kept counts for besides its body
 GONE_PAUSE = 0.5  # seconds in which the host should say how a WebSocket ended whose send failed
 
 
@@ -67,54 +68,32 @@ def replay(taken: Iterable[Message], receive: Receive) -> Receive:
 class Carried(Stream):
     """One request that another worker answers."""
 
-    __slots__ = (
-        "_asked",
-        "_busy",
-        "_context",
-        "_error",
-        "_over",
-        "_parts",
-        "_pump",
-        "_queue",
-        "_receive",
-        "_rest",
-        "_send",
-        "_taken",
-        "_taken_size",
-        "_task",
-        "_timer",
-        "_trailers",
-        "_wake",
-        "begun",
-        "link",
-        "seen",
-        "websocket",
-    )
-
     link: AcceptorLink
 
+    begun = False  # something of the reply was handed to `send`
+    seen = False  # the link's clock has passed once since it began
+    _taken: list[Message] | tuple[()] | None = ()  # what was read from `receive`, until the owner answers
+    _taken_size = 0
+    _asked = True  # `receive` may be called: no Expect: 100-continue, or the owner's app wants the body
+    _pump: asyncio.Task[None] | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _wake: asyncio.Future[None] | None = None
+    _rest: tuple[Rest[None], int] | None = None  # a `send` that waits, and what it costs
+    _busy = False  # `send` is being driven by the request's task, events have to queue
+    _parts: bytearray | None = None
+    _trailers = False
+    _over = False  # no more events; `_error` says how it ended
+    _error: BaseException | None = None
+
     def __init__(self, link: AcceptorLink, id: int, websocket: bool, receive: Receive, send: Send) -> None:
-        super().__init__(link, id)
+        self.link = link
+        self.id = id
         self.websocket = websocket
-        self.begun = False  # something of the reply was handed to `send`
-        self.seen = False  # the link's clock has passed once since it began
         self._receive = receive
         self._send = send
         self._context = copy_context()
-        self._task = asyncio.current_task()
-        self._taken: list[Message] | None = []  # what was read from `receive`, until the owner answers
-        self._taken_size = 0
-        self._asked = True  # `receive` may be called: no Expect: 100-continue, or the owner's app wants the body
-        self._pump: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._wake: asyncio.Future[None] | None = None
-        self._rest: tuple[Rest[None], int] | None = None  # a `send` that waits, and what it costs
-        self._busy = False  # `send` is being driven by the request's task, events have to queue
+        self._task = current_task()
         self._queue: deque[tuple[Message, int]] = deque()
-        self._parts: bytearray | None = None
-        self._trailers = False
-        self._over = False  # no more events; `_error` says how it ended
-        self._error: BaseException | None = None
 
     async def run(self, scope: MutableMapping[str, Any], meta: dict[str, Any]) -> None:
         """Carries the request; returns when the owner's app is through with it, or when the client is gone."""
@@ -148,16 +127,18 @@ class Carried(Stream):
                     flags = ASK
                     self._asked = False
             if self._asked:
-                step = Step(self._receive())
-                if step.done:
-                    message = step.value
-                    assert message is not None
+                coroutine = coroutine_of(self._receive())
+                try:
+                    waits_for = coroutine.send(None)
+                except StopIteration as stop:
+                    message = stop.value
                     gone = message["type"] == "http.disconnect"
-                    self._take(message)
                     body = message.get("body", b"")
                     more = message.get("more_body", False)
+                    self._taken = [message]
+                    self._taken_size = len(body)
                 else:
-                    reading = step.rest()
+                    reading = Rest(coroutine, waits_for, None)
         inline = not more and len(body) <= INLINE
         try:
             frame = open_frame(self.id, scope, meta, flags | COMPLETE if inline else flags, body if inline else b"")
@@ -182,11 +163,11 @@ class Carried(Stream):
         """Keeps what was read until the owner answers: a window at most, but for the first message."""
         taken = self._taken
         if taken is not None:
-            self._taken_size += len(message.get("body", b""))
+            self._taken_size += len(message.get("body", b"")) + TAKEN_COST
             if taken and self._taken_size > WINDOW:
                 self._taken = None
             else:
-                taken.append(message)
+                self._taken = [*taken, message]
 
     async def _give_back(self, error: HopError) -> None:
         """Makes the request readable once more, if the owner refused it."""
@@ -377,7 +358,6 @@ class Carried(Stream):
             return
         loop = self.link.loop
         task = self._task
-        assert task is not None
         try:
             enter_task(loop, task)
         except RuntimeError:  # not called by the loop itself: leave it to the request's task
@@ -386,18 +366,19 @@ class Carried(Stream):
             self._wake_up()
             return
         self.begun = True
+        context = self._context
         try:
-            step = Step(self._send(message), self._context)
+            coroutine = coroutine_of(self._send(message))
+            waits_for = context.run(coroutine.send, None)
+        except StopIteration:
+            if cost:
+                self.consumed(cost)
         except BaseException as error:
             self._send_failed(error)
         else:
-            if step.done:
-                if cost:
-                    self.consumed(cost)
-            else:
-                self._busy = True
-                self._rest = (step.rest(), cost)
-                self._wake_up()
+            self._busy = True
+            self._rest = (Rest(coroutine, waits_for, context), cost)
+            self._wake_up()
         finally:
             leave_task(loop, task)
 

@@ -16,6 +16,10 @@ one request, given by the acceptor, rising by one. A stream's frames, in the ord
                                                  CREDIT* more of the body may come
                                                  DONE    the app returned;  FAIL   it raised: last frame
 
+A stream opened by OPEN_RAW carries the reply as the bytes that the client gets: RAW, and as its last frame RAW_KEEP or
+RAW_CLOSE, by what becomes of the client's connection. With TUNNEL both directions are such bytes (a WebSocket that
+cannot be handed over): DATA from the acceptor, RAW from the owner.
+
 A reply that is complete ends its stream without a DONE. Each side may send a stream's body bytes and WebSocket messages
 while it has *credit*: it begins with WINDOW, each frame takes its ``cost``, a frame may go out while any credit is
 left, and CREDIT gives back what the far side has consumed. So at most WINDOW + PIECE bytes wait anywhere per stream.
@@ -53,7 +57,14 @@ CANCEL: Final = 14
 REFUSE: Final = 15
 DONE: Final = 16
 FAIL: Final = 17
-LAST_KIND: Final = FAIL
+RAW: Final = 18
+RAW_KEEP: Final = 19
+RAW_CLOSE: Final = 20
+OPEN_RAW: Final = 21
+LAST_KIND: Final = OPEN_RAW
+
+# Frames that are given out in pieces as they come, and what each piece but the last is.
+_PIECES: Final = {DATA: DATA, END: DATA, RAW: RAW, RAW_KEEP: RAW, RAW_CLOSE: RAW}
 
 WINDOW: Final = 256 * 1024  # credit of a stream, bytes per direction (facts-performance, pitfall 6)
 GRANT: Final = 64 * 1024  # credit goes back in steps of at least this
@@ -80,6 +91,8 @@ class Hello(msgspec.Struct, array_like=True):
     expects: str
     version: int
     oldest: int
+    raw: bool = False
+    """From the owner: its host takes raw streams. From the acceptor: this connection is for handing sockets over."""
 
 
 class Bye(msgspec.Struct, array_like=True):
@@ -89,8 +102,47 @@ class Bye(msgspec.Struct, array_like=True):
     text: str
 
 
+class Setting(msgspec.Struct, array_like=True):
+    """What the scopes of one listening socket have in common. It travels encoded: both ends know it again by that."""
+
+    scheme: str
+    http_version: str
+    root_path: str
+    server: Address | None
+    asgi: dict[str, Any]
+    extensions: dict[str, Any] | None
+
+
 class Open(msgspec.Struct, array_like=True):
     """An ASGI scope, the meta of the router, and the whole body if ``flags`` has COMPLETE."""
+
+    flags: int
+    setting: bytes  # an encoded Setting
+    method: str
+    path: str
+    raw_path: bytes | None
+    query: bytes
+    headers: list[Pair]
+    client: Address | None
+    meta: dict[str, Any]
+    body: bytes
+    subprotocols: list[str] | None = None
+    extra: dict[str, Any] | None = None
+
+
+WEBSOCKET: Final = 1  # flags of Open
+COMPLETE: Final = 2  # `body` is all of it
+ASK: Final = 4  # send WANT before the body comes
+KEEP: Final = 32  # of a raw stream: the client would keep its connection
+TUNNEL: Final = 64  # of a raw stream: a WebSocket
+STATE: Final = 8  # the acceptor's scope had a state, so the owner's has one too
+
+
+class OpenRaw(msgspec.Struct, array_like=True):
+    """The head of a request as its server parsed it; ``body`` is all of it if ``flags`` has COMPLETE.
+
+    ``meta``: as in `Open`; None where the head alone tells the owner all. ``raw_path`` None: ``path`` in ASCII.
+    """
 
     flags: int
     method: str
@@ -102,19 +154,8 @@ class Open(msgspec.Struct, array_like=True):
     server: Address | None
     scheme: str
     http_version: str
-    root_path: str
-    asgi: dict[str, Any]
-    extensions: dict[str, Any] | None
-    subprotocols: list[str] | None
-    extra: dict[str, Any] | None
-    meta: dict[str, Any]
+    meta: dict[str, Any] | None
     body: bytes
-
-
-WEBSOCKET: Final = 1  # flags of Open
-COMPLETE: Final = 2  # `body` is all of it
-ASK: Final = 4  # send WANT before the body comes
-STATE: Final = 8  # the acceptor's scope had a state, so the owner's has one too
 
 
 class Head(msgspec.Struct, array_like=True):
@@ -136,10 +177,12 @@ class Refusal(msgspec.Struct, array_like=True):
 
 Unreadable: Final = (msgspec.MsgspecError, UnicodeDecodeError)  # what a payload that is not as it should be raises
 
-_encode = msgspec.msgpack.Encoder().encode
+encode: Final = msgspec.msgpack.Encoder().encode
 read_hello: Final = msgspec.msgpack.Decoder(Hello).decode
 read_bye: Final = msgspec.msgpack.Decoder(Bye).decode
+read_setting: Final = msgspec.msgpack.Decoder(Setting).decode
 read_open: Final = msgspec.msgpack.Decoder(Open).decode
+read_raw: Final = msgspec.msgpack.Decoder(OpenRaw).decode
 read_head: Final = msgspec.msgpack.Decoder(Head).decode
 read_refusal: Final = msgspec.msgpack.Decoder(Refusal).decode
 read_event: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
@@ -149,7 +192,7 @@ Frame = tuple[int, int, bytes]
 
 def packed(kind: int, stream: int, body: object) -> bytes:
     """A frame whose payload is msgpack. FrameError: larger than a frame may be; TypeError: msgpack cannot carry it."""
-    payload = _encode(body)
+    payload = encode(body)
     if len(payload) > MAX_FRAME:
         raise FrameError(f"a frame of {len(payload)} bytes; at most {MAX_FRAME} may be sent")
     return _HEADER.pack(len(payload), kind, stream) + payload
@@ -179,7 +222,7 @@ def read_credit(payload: bytes) -> int:
 def can_travel(value: object) -> bool:
     """Whether msgpack can carry ``value``."""
     try:
-        _encode(value)
+        encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return False
     return True
@@ -188,11 +231,11 @@ def can_travel(value: object) -> bool:
 class FrameReader:
     """Cuts a byte stream into frames ``(kind, stream, payload)``.
 
-    Body frames (DATA, END) are given out in pieces as they come, the pieces as DATA and only the last one as END, so
-    that a large one is never put together here. Any other frame comes whole; ``limit`` bounds what is held for it.
+    Body frames (DATA, END, RAW …) are given out in pieces as they come, the pieces as DATA or RAW and only the last one
+    as what it is, so that a large one is never put together here. Any other frame comes whole; ``limit`` bounds what is held for it.
     """
 
-    __slots__ = ("_held", "_kind", "_left", "_need", "_stream", "limit")
+    __slots__ = ("_held", "_kind", "_left", "_need", "_piece", "_stream", "limit")
 
     def __init__(self, limit: int = MAX_HELLO) -> None:
         self.limit = limit
@@ -200,6 +243,7 @@ class FrameReader:
         self._need = 0  # and how long `_held` must be before it is worth a look
         self._left = 0  # bytes that a body frame still lacks,
         self._kind = 0  # and whose they are
+        self._piece = 0
         self._stream = 0
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -219,7 +263,7 @@ class FrameReader:
             if size < self._left:
                 self._left -= size
                 if data:
-                    frames.append((DATA, self._stream, data))
+                    frames.append((self._piece, self._stream, data))
                 return frames
             start = self._left
             frames.append((self._kind, self._stream, data if start == size else data[:start]))
@@ -233,9 +277,10 @@ class FrameReader:
             if end <= size:
                 frames.append((kind, stream, data[body:end]))
                 start = end
-            elif kind in (DATA, END):
+            elif kind in _PIECES:
+                self._piece = _PIECES[kind]
                 if body < size:
-                    frames.append((DATA, stream, data[body:]))
+                    frames.append((self._piece, stream, data[body:]))
                 self._left = end - size
                 self._kind = kind
                 self._stream = stream

@@ -28,7 +28,7 @@ TICK: Final = 0.02  # seconds: a request that has lasted one to two of them is w
 CLOSE_LIMIT: Final = 1.0  # seconds in which the last frames may go out
 
 
-class AcceptorLink(Link[Carried]):
+class AcceptorLink(Link[Any]):
     """The link to one owner. ``hello`` is done when the owner has taken it, or has its refusal as exception."""
 
     def __init__(self, links: Links, owner: str) -> None:
@@ -36,6 +36,7 @@ class AcceptorLink(Link[Carried]):
         self.links = links
         self.owner = owner
         self.hello: asyncio.Future[None] = self.loop.create_future()
+        self.raw = False  # the owner takes raw streams
         self.leaving = False  # open no more streams, close with the last one
         self._next = 1
         self._clock: asyncio.TimerHandle | None = None
@@ -70,6 +71,7 @@ class AcceptorLink(Link[Carried]):
                 hello = read_hello(payload)
                 if hello.uid != self.owner:
                     raise FrameError("another worker answers on the owner's private socket")
+                self.raw = hello.raw
                 self.trust()
                 if not self.hello.done():
                     self.hello.set_result(None)
@@ -98,14 +100,19 @@ class AcceptorLink(Link[Carried]):
 
     def carry(self, websocket: bool, receive: Receive, send: Send) -> Carried:
         """The next stream. It is in `streams` once it has written its OPEN frame."""
+        number = self.number()
+        if self._clock is None:
+            self._clock = self.loop.call_later(TICK, self._tick)
+        return Carried(self, number, websocket, receive, send)
+
+    def number(self) -> int:
+        """Of the next stream."""
         number = self._next
         self._next = number + 1
         if number == LAST_STREAM:
             self.leaving = True
             self.links.forget(self)
-        if self._clock is None:
-            self._clock = self.loop.call_later(TICK, self._tick)
-        return Carried(self, number, websocket, receive, send)
+        return number
 
     def release(self, stream: int) -> None:
         self.streams.pop(stream, None)
@@ -169,6 +176,11 @@ class Links:
                 error.replay = receive
                 raise
         await link.carry(scope["type"] == "websocket", receive, send).run(scope, meta)
+
+    def raw_link(self, owner: str) -> AcceptorLink | None:
+        """A link that is ready for raw streams now; None also where the owner's host takes none."""
+        link = self._ready.get(owner)
+        return link if link is not None and link.raw else None
 
     async def _reach(self, owner: str) -> AcceptorLink:
         """A link that is ready; all requests that come meanwhile share the attempt."""

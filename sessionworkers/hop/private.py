@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,6 +19,7 @@ from sessionworkers.hop.codec import (
     HELLO,
     OLDEST,
     OPEN,
+    OPEN_RAW,
     REFUSE,
     VERSION,
     WEBSOCKET,
@@ -29,7 +31,9 @@ from sessionworkers.hop.codec import (
     packed,
     read_hello,
     read_open,
+    read_raw,
 )
+from sessionworkers.hop.raw import OpenRawly, ServedRaw
 from sessionworkers.hop.scopes import scope_of
 from sessionworkers.hop.served import Handler, Served, ServedHttp, ServedWebSocket
 from sessionworkers.hop.wire import Descriptor, Link, logger, same_user
@@ -40,7 +44,7 @@ _ACCEPTS: Final = 64  # connections taken in one go
 _ACCEPT_PAUSE: Final = 0.5  # seconds without accepting when this process has no file descriptor left
 
 
-class OwnerLink(Link[Served]):
+class OwnerLink(Link[Any]):
     """A peer worker that sends requests here."""
 
     def __init__(self, server: PrivateServer) -> None:
@@ -68,6 +72,8 @@ class OwnerLink(Link[Served]):
             self._hello(kind, payload)
         elif kind == OPEN:
             self._open(stream, payload)
+        elif kind == OPEN_RAW:
+            self._open_raw(stream, payload)
         elif stream > self._last or stream == 0:
             raise FrameError(f"a frame of kind {kind} for a stream that was never opened")
         # else: the stream has ended here, the peer does not know it yet
@@ -83,14 +89,50 @@ class OwnerLink(Link[Served]):
             self._late.cancel()
         if hello.expects != self.server.me:
             self._bye("uid", "another worker answers here")
+        elif hello.raw and self.server.take_sockets is not None:
+            self._hand_over()
         elif min(VERSION, hello.version) < max(OLDEST, hello.oldest):
             text = f"this worker speaks hop versions {OLDEST} to {VERSION}, not {hello.oldest} to {hello.version}"
             self._bye("version", text)
         else:
             self.trust()
-            self.write(packed(HELLO, 0, Hello(self.server.me, "", VERSION, OLDEST)))
+            self.write(packed(HELLO, 0, Hello(self.server.me, "", VERSION, OLDEST, self.server.open_raw is not None)))
             if self.server.closing:
                 self.write(bare(GOAWAY, 0))
+
+    def _hand_over(self) -> None:
+        """This connection is for sockets: it leaves the loop, which would read without them."""
+        server, transport = self.server, self._transport
+        assert server.take_sockets is not None and transport is not None
+        if server.closing:
+            self._bye("closing", "the worker is closing")
+            return
+        sock = transport.get_extra_info("socket")
+        channel = socket.socket(fileno=os.dup(sock.fileno()))
+        channel.setblocking(False)
+        server.take_sockets(channel)
+        transport.abort()
+
+    def _open_raw(self, stream: int, payload: bytes) -> None:
+        if stream <= self._last:
+            raise FrameError("a stream was opened twice")
+        self._last = stream
+        server = self.server
+        if server.closing or server.open_raw is None:
+            self.write(packed(REFUSE, stream, Refusal("closing", None)))
+            return
+        try:
+            head = read_raw(payload)
+        except Unreadable as error:
+            logger.warning("a request from another worker cannot be read: %s", error)
+            self.write(packed(REFUSE, stream, Refusal("unreadable", None)))
+            return
+        served = ServedRaw(self, stream)
+        self.streams[stream] = served
+        task = server.open_raw(served, head)
+        if task is not None:
+            server.tasks.add(task)
+            task.add_done_callback(server.left)
 
     def _bye(self, why: str, text: str) -> None:
         self.write(packed(BYE, 0, Bye(why, text)))
@@ -106,16 +148,20 @@ class OwnerLink(Link[Served]):
             return
         try:
             head = read_open(payload)
+            scope = scope_of(head, server.state())
         except Unreadable as error:
             logger.warning("a request from another worker cannot be read: %s", error)
             self.write(packed(REFUSE, stream, Refusal("unreadable", None)))
             return
-        served = (ServedWebSocket if head.flags & WEBSOCKET else ServedHttp)(self, stream, head)
+        extensions = scope.get("extensions", ())
+        served: Served
+        if head.flags & WEBSOCKET:
+            served = ServedWebSocket(self, stream, extensions)
+        else:
+            served = ServedHttp(self, stream, extensions, head)
         self.streams[stream] = served
-        run = served.run(server.handler, scope_of(head, server.state()), head.meta)
-        served.task = task = self.loop.create_task(run)
+        served.task = task = self.loop.create_task(served.run(server.handler, scope, head.meta))
         server.tasks.add(task)
-        task.add_done_callback(server.left)
 
 
 class PrivateServer:
@@ -140,6 +186,10 @@ class PrivateServer:
         self.state = state
         self.hello_limit = hello_limit
         self.closing = False
+        self.open_raw: OpenRawly | None = None
+        """Takes raw streams, where the host can."""
+        self.take_sockets: Callable[[socket.socket], None] | None = None
+        """Takes a connection by which another worker hands sockets over; it is this function's from then on."""
         self.links: set[OwnerLink] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self._listener = listener
@@ -248,6 +298,7 @@ class PrivateServer:
             task.cancel()
         if self.tasks:
             _, stuck = await asyncio.wait(self.tasks, timeout=LEAVE_LIMIT)
+            self.tasks &= stuck  # one that was cancelled before it began has not told us
             if stuck:
                 logger.warning("%d requests of other workers did not end when cancelled", len(stuck))
         for link in list(self.links):

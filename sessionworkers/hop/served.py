@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Container, Iterable, MutableMapping
 from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,7 +42,7 @@ from sessionworkers.hop.codec import (
     read_credit,
     read_event,
 )
-from sessionworkers.hop.steps import Step
+from sessionworkers.hop.steps import Rest, coroutine_of
 from sessionworkers.hop.wire import Stream
 
 if TYPE_CHECKING:
@@ -83,18 +83,17 @@ def bytes_of(body: object) -> bytes | memoryview:
 class Served(Stream):
     """What HTTP and WebSocket have in common."""
 
-    __slots__ = ("_first", "_wake", "begun", "extensions", "gone", "task")
-
     link: OwnerLink
+    gone = False  # the client is gone, or an HTTP reply is complete
+    begun = False  # the handler has sent something
+    task: asyncio.Task[None]
+    _first = True  # in the handler's first step, or before it
+    _wake: asyncio.Event | None = None
 
-    def __init__(self, link: OwnerLink, id: int, head: Open) -> None:
-        super().__init__(link, id)
-        self.gone = False  # the client is gone, or an HTTP reply is complete
-        self.begun = False  # the handler has sent something
-        self.extensions = head.extensions or {}
-        self.task: asyncio.Task[None] | None = None
-        self._first = True  # in the handler's first step, or before it
-        self._wake: asyncio.Event | None = None
+    def __init__(self, link: OwnerLink, id: int, extensions: Container[str]) -> None:
+        self.link = link
+        self.id = id
+        self.extensions = extensions
 
     async def receive(self) -> Message:
         raise NotImplementedError
@@ -112,30 +111,36 @@ class Served(Stream):
     async def run(self, handler: Handler, scope: dict[str, Any], meta: dict[str, Any]) -> None:
         """Runs the handler and tells the acceptor how it ended."""
         last = DONE
+        refusal: Refusal | None = None
         try:
-            step = Step(handler(scope, self.receive, self.send, meta))
-            self._first = False
-            if not step.done:
+            coroutine = coroutine_of(handler(scope, self.receive, self.send, meta))
+            try:
+                waits_for = coroutine.send(None)
+            except StopIteration:
+                pass
+            else:
+                self._first = False
                 self.settle()
-                await step.rest()
+                await Rest(coroutine, waits_for, None)
         except NotMine as error:
-            if not self.begun:
-                self.finish(packed(REFUSE, self.id, Refusal("not-mine", error.owner)))
-                return
-            app_logger.error("Exception in ASGI application\n", exc_info=error)
-            last = FAIL
+            if self.begun:
+                app_logger.error("Exception in ASGI application\n", exc_info=error)
+                last = FAIL
+            else:
+                refusal = Refusal("not-mine", error.owner)
         except ClientDisconnected:
             pass
         except asyncio.CancelledError:
-            self.settle()
-            self.finish(bare(FAIL, self.id))
+            last = FAIL
             raise
         except BaseException as error:
             app_logger.error("Exception in ASGI application\n", exc_info=error)
             last = FAIL
-        if not self.ended:
-            self.settle()
-            self.finish(bare(last, self.id))
+        finally:
+            if not self.ended:
+                self.settle()
+                self.finish(bare(last, self.id) if refusal is None else packed(REFUSE, self.id, refusal))
+            self.link.server.left(self.task)
 
     def finish(self, frame: bytes | None = None) -> None:
         """Ends the stream, with ``frame`` as its last one."""
@@ -163,19 +168,19 @@ class Served(Stream):
 class ServedHttp(Served):
     """An HTTP request."""
 
-    __slots__ = ("_arrived", "_ask", "_body", "_flush", "_head", "_started", "_trailers", "_whole", "complete")
+    complete = False  # the reply has been sent to its end
+    _head: Head | None = None  # a start that waits for the body of the same go
+    _flush: asyncio.Handle | None = None
+    _started = False  # the app has sent http.response.start
+    _trailers = False  # the reply ends with trailers, not with its body
 
-    def __init__(self, link: OwnerLink, id: int, head: Open) -> None:
-        super().__init__(link, id, head)
-        self.complete = False  # the reply has been sent to its end
-        self._ask = bool(head.flags & ASK)
+    def __init__(self, link: OwnerLink, id: int, extensions: Container[str], head: Open) -> None:
+        super().__init__(link, id, extensions)
+        flags = head.flags
+        self._ask = flags & ASK
         self._body: bytes | bytearray = head.body
-        self._whole = bool(head.flags & COMPLETE)  # the last piece of the body is there
-        self._arrived = self._whole or bool(head.body)  # there is something that the app has not been given
-        self._head: Head | None = None  # a start that waits for the body of the same go
-        self._flush: asyncio.Handle | None = None
-        self._started = False  # the app has sent http.response.start
-        self._trailers = False  # the reply ends with trailers, not with its body
+        self._whole = bool(flags & COMPLETE)  # the last piece of the body is there
+        self._arrived = self._whole  # there is something that the app has not been given
 
     def frame(self, kind: int, payload: bytes) -> None:
         if kind in (DATA, END):
@@ -308,16 +313,15 @@ class ServedHttp(Served):
 class ServedWebSocket(Served):
     """A WebSocket, from its handshake on."""
 
-    __slots__ = ("_closed", "_disconnect", "_parts", "_queue", "accepted", "answering")
+    accepted = False
+    answering = False  # a refusal by websocket.http.response is under way
+    _closed = False  # the app has sent its last message
+    _disconnect: Message | None = None
+    _parts: bytearray | None = None
 
-    def __init__(self, link: OwnerLink, id: int, head: Open) -> None:
-        super().__init__(link, id, head)
-        self.accepted = False
-        self.answering = False  # a refusal by websocket.http.response is under way
-        self._closed = False  # the app has sent its last message
+    def __init__(self, link: OwnerLink, id: int, extensions: Container[str]) -> None:
+        super().__init__(link, id, extensions)
         self._queue: deque[tuple[Message, int]] = deque((({"type": "websocket.connect"}, 0),))
-        self._disconnect: Message | None = None
-        self._parts: bytearray | None = None
 
     def frame(self, kind: int, payload: bytes) -> None:
         if kind in (TEXT, BYTES):

@@ -76,18 +76,20 @@ class Descriptor:
 
 
 class Stream:
-    """One request on a link: its number, the credit for what is sent, and what was consumed of what came."""
+    """One request on a link: its number, the credit for what is sent, and what was consumed of what came.
 
-    __slots__ = ("_consumed", "_lock", "_room", "ended", "id", "left", "link")
+    Here and in what derives from it the usual values stand at the class, so that a request sets only what it changes.
+    """
+
+    ended = False  # nothing may be sent on it any more, nothing that comes counts
+    left: int = WINDOW  # credit
+    _consumed = 0
+    _room: asyncio.Future[None] | None = None
+    _lock: asyncio.Lock | None = None
 
     def __init__(self, link: Link[Any], id: int) -> None:
         self.link = link
         self.id = id
-        self.ended = False  # nothing may be sent on it any more, nothing that comes counts
-        self.left = WINDOW  # credit
-        self._consumed = 0
-        self._room: asyncio.Future[None] | None = None
-        self._lock: asyncio.Lock | None = None
 
     # what a link tells its streams
     def frame(self, kind: int, payload: bytes) -> None:
