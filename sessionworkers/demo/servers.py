@@ -18,6 +18,7 @@ APP = "sessionworkers.demo.app:app"
 STARTED = "Application startup complete"  # uvicorn's words, one line per worker
 BOOT_TIMEOUT = 30.0
 STOP_TIMEOUT = 8.0
+ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class DemoError(Exception):
@@ -104,31 +105,52 @@ def serve(command: list[str], workers: int, environment: Mapping[str, str] | Non
     directory: settings files of the caller's project are not the demo's.
     """
     with tempfile.TemporaryDirectory(prefix="sessionworkers-demo-") as home:
-        port = free_port()
-        log = pathlib.Path(home, "log")
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [*command, "--port", str(port)],
-                cwd=home,
-                env={**_environment(), **(environment or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        running = Running(port, process, log)
+        running: Running | None = None
         try:
+            with _held_back():
+                running = _start(command, pathlib.Path(home), environment or {})
             _wait(running, workers)
             yield running
         finally:
-            with _uninterrupted():
-                _stop(running)
+            if running is not None:
+                with _uninterrupted():
+                    _stop(running)
+
+
+def _start(command: list[str], home: pathlib.Path, environment: Mapping[str, str]) -> Running:
+    port = free_port()
+    log = home / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*command, "--port", str(port)],
+            cwd=home,
+            env={**_environment(), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return Running(port, process, log)
+
+
+@contextlib.contextmanager
+def _held_back() -> Iterator[None]:
+    """Ctrl-C or SIGTERM between the start of a process and its being known would leave it behind: it waits so long."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
     """A second Ctrl-C or SIGTERM does not cut short the clean-up after the first."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
     try:
         yield
     finally:
