@@ -1,0 +1,269 @@
+"""The owner's end of a raw stream: it looks like the transport of a client's connection. No uvicorn.
+
+What the host's request cycle writes in one go leaves as one frame, head and body together; what it writes later leaves
+at the end of the loop's iteration at the latest. Beyond the stream's credit it waits here, and the cycle is told so by
+``write_paused``, as by its own transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from sessionworkers.errors import FrameError
+from sessionworkers.hop.codec import (
+    CANCEL,
+    CREDIT,
+    DATA,
+    END,
+    EVENT,
+    PIECE,
+    RAW,
+    RAW_CLOSE,
+    RAW_KEEP,
+    REFUSE,
+    OpenRaw,
+    Refusal,
+    header,
+    packed,
+    read_credit,
+)
+from sessionworkers.hop.wire import Stream
+
+if TYPE_CHECKING:
+    from sessionworkers.hop.private import OwnerLink
+
+_JOINED: Final = 16 * 1024  # up to here pieces are put together for one write
+
+
+class Request(Protocol):
+    """What the host makes of a raw stream."""
+
+    def body(self, data: bytes, last: bool) -> None:
+        """A piece of the request's body, or of what a tunnelled client sent."""
+
+    def gone(self) -> None:
+        """The client is gone."""
+
+    def shut(self) -> None:
+        """This worker closes now, or (tunnel) the one that accepted does."""
+
+    def pause(self) -> None:
+        """What is written waits for credit."""
+
+    def resume(self) -> None:
+        """It waits no more."""
+
+
+class ServedRaw(Stream):
+    """A transport that is a stream. Give it a ``request`` before anything comes."""
+
+    link: OwnerLink
+    request: Request
+
+    def __init__(self, link: OwnerLink, id: int) -> None:
+        super().__init__(link, id)
+        self.first = True
+        """In the first step of the request's task, after which `settle` is called."""
+        self.write_paused = False
+        self.info: dict[str, Any] = {}
+        self._out: list[bytes] = []
+        self._queue: deque[memoryview] = deque()
+        self._end = 0
+        self._closing = False
+        self._soon = False
+        self._unread = 0
+        self._room_made: asyncio.Event | None = None
+
+    # what the cycle sees as its transport
+    def write(self, data: bytes) -> None:
+        if data and not self.ended and not self._end:
+            self._out.append(data)
+            self._later()
+
+    def writelines(self, pieces: Any) -> None:
+        for piece in pieces:
+            self.write(bytes(piece))
+
+    def close(self) -> None:
+        """Ends the stream, and the client's connection with it, once all is written."""
+        self._closing = True
+        if not self._end:
+            self._end = RAW_CLOSE
+            self._later()
+
+    def abort(self) -> None:
+        self._out.clear()
+        self._queue.clear()
+        self.close()
+        self.settle()
+
+    def is_closing(self) -> bool:
+        return self._closing or self.ended
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.info.get(name, default)
+
+    def pause_reading(self) -> None:
+        """As its flow control, too: what is not read costs no credit back."""
+
+    def resume_reading(self) -> None:
+        if self._unread:
+            self.consumed(self._unread)
+            self._unread = 0
+
+    def is_reading(self) -> bool:
+        return True
+
+    def set_protocol(self, protocol: Any) -> None:
+        """The stream's frames go to its ``request``."""
+
+    def get_protocol(self) -> Any:
+        return self.request
+
+    def get_write_buffer_size(self) -> int:
+        return sum(map(len, self._out)) + sum(map(len, self._queue))
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return 0, PIECE
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """They are the credit's."""
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    # and as its flow control
+    async def drain(self) -> None:
+        while self.write_paused and not self.ended:
+            if self._room_made is None:
+                self._room_made = asyncio.Event()
+            self._room_made.clear()
+            await self._room_made.wait()
+
+    def resume_writing(self) -> None:
+        self._resumed()
+
+    # the host's words
+    def done(self) -> None:
+        """The reply is complete."""
+        if not self._end:
+            self._end = RAW_KEEP
+        self.settle()
+
+    def refuse(self, owner: str | None) -> None:
+        """Another worker holds the claim; the app has not seen the request."""
+        self._out.clear()
+        if not self.ended:
+            self._finish(packed(REFUSE, self.id, Refusal("not-mine", owner)))
+
+    def settle(self) -> None:
+        """Sends what was written."""
+        self._soon = False
+        out = self._out
+        if self.ended or not (out or self._end):
+            return
+        size = sum(map(len, out))
+        if self._queue or size > PIECE or self.left <= 0:
+            self._out = []
+            self._queue += [memoryview(each) for each in out]
+            self._pump()
+            return
+        self._out = []
+        self.left -= size
+        kind = self._end or RAW
+        if size <= _JOINED:
+            frame = b"".join((header(kind, self.id, size), *out))
+            if self._end:
+                self._finish(frame)
+            else:
+                self.link.write(frame)
+            return
+        for index, each in enumerate(out):
+            last = index == len(out) - 1
+            self.link.write_with(header(kind if last else RAW, self.id, len(each)), each)
+        if self._end:
+            self._finish(None)
+
+    # what comes
+    def frame(self, kind: int, payload: bytes) -> None:
+        if kind == DATA or kind == END:
+            self._unread += len(payload)
+            self.request.body(payload, kind == END)
+        elif kind == CREDIT:
+            self.left += read_credit(payload)
+            self._pump()
+        elif kind == CANCEL:
+            self.lost()
+        elif kind == EVENT:
+            self.request.shut()
+        else:
+            raise FrameError(f"a frame of kind {kind} for a raw stream")
+
+    def lost(self) -> None:
+        self._out.clear()
+        self._queue.clear()
+        self._finish(None)
+        self.request.gone()
+        self._resumed()
+
+    def shut(self) -> None:
+        """The server closes now."""
+        self.request.shut()
+        if not self.ended:
+            self.close()
+            self.settle()
+        if not self.ended:  # the rest waits for credit that will not come in time
+            self._queue.clear()
+            self._finish(header(RAW_CLOSE, self.id, 0))
+
+    def _later(self) -> None:
+        if not self.first and not self._soon:
+            self._soon = True
+            self.link.loop.call_soon(self.settle)
+
+    def _pump(self) -> None:
+        queue = self._queue
+        while queue and self.left > 0 and not self.ended:
+            piece = queue[0]
+            if len(piece) > PIECE:
+                queue[0] = piece[PIECE:]
+                piece = piece[:PIECE]
+            else:
+                queue.popleft()
+            self.left -= len(piece)
+            kind = self._end if self._end and not queue else RAW
+            self.link.write_with(header(kind, self.id, len(piece)), piece)
+            if kind != RAW:
+                self._finish(None)
+                return
+        if queue:
+            if not self.write_paused:
+                self.write_paused = True
+                self.request.pause()
+        elif self._end and not self.ended:
+            self._finish(header(self._end, self.id, 0))
+        else:
+            self._resumed()
+
+    def _resumed(self) -> None:
+        if self.write_paused:
+            self.write_paused = False
+            self.request.resume()
+        if self._room_made is not None:
+            self._room_made.set()
+
+    def _finish(self, frame: bytes | None) -> None:
+        if self.ended:
+            return
+        if frame is not None:
+            self.link.write(frame)
+        self.ended = True
+        self._closing = True
+        self.link.streams.pop(self.id, None)
+        self._resumed()
+
+
+OpenRawly = Callable[[ServedRaw, OpenRaw], "asyncio.Task[None] | None"]
