@@ -71,9 +71,15 @@ def _environment() -> dict[str, str]:
     return kept
 
 
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
 def _wait(running: Running, workers: int) -> None:
     deadline = time.monotonic() + BOOT_TIMEOUT
-    while running.log.read_text(errors="replace").count(STARTED) < workers:
+    while running.log.read_text(errors="replace").count(STARTED) < workers or not _answers(running.port):
         if running.process.poll() is not None or time.monotonic() > deadline:
             said = "\n".join(running.log.read_text(errors="replace").strip().splitlines()[-12:])
             raise DemoError(f"the server did not come up:\n{said}")
