@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sessionworkers.affinity.auto import Auto
 from sessionworkers.affinity.carriers import parse_carrier
@@ -16,8 +16,10 @@ from sessionworkers.affinity.words import parse_rule
 from sessionworkers.ledger.cookie import AffinityCookie
 from sessionworkers.members.board import NamesBoard
 from sessionworkers.members.runtime import RuntimeDir
-from sessionworkers.settings import Settings
 from sessionworkers.worker.discover import session_cookies
+
+if TYPE_CHECKING:
+    from sessionworkers.settings import Settings
 
 log = logging.getLogger("uvicorn.error")
 
