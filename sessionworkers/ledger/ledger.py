@@ -13,6 +13,7 @@ One request, step by step (the numbers stand again in the code):
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import partial
@@ -56,6 +57,7 @@ class Ledger:
         self.rules = rules
         self.book = Book(store, max_claims=max_claims, clock=clock)
         self.cookie = cookie
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def serve(
         self,
@@ -137,15 +139,26 @@ class Ledger:
                 record.term.end("expired")  # the session ends; its claim stays for the window
                 continue
             if record.handle is not None and record.handle.has_callbacks:
-                record.state = State.ENDED
-                if not await record.handle.close():
-                    record.last = self.book.clock()
-                    self.book.settle(record)
-                    continue
-                if record.deadline() > self.book.clock():
-                    self.book.settle(record)  # a request came while the callback ran
-                    continue
+                task = asyncio.get_running_loop().create_task(self._close_expired(record, record.handle))
+                self._closing.add(task)  # side by side: one slow callback holds nobody else up
+                task.add_done_callback(self._closing.discard)
+            else:
+                self.book.forget(record)
+
+    async def _close_expired(self, record: Record, handle: Session) -> None:
+        record.state = State.ENDED
+        closed = await handle.close()
+        if not closed:
+            record.last = self.book.clock()
+        if not closed or record.in_use or record.deadline() > self.book.clock():
+            self.book.settle(record)  # kept for another window, or a request came while the callback ran
+        else:
             self.book.forget(record)
+
+    async def closed(self) -> None:
+        """Wait until the callbacks of sessions that have expired so far are through."""
+        while self._closing:
+            await asyncio.wait(self._closing)
 
 
 class Visit:
@@ -160,6 +173,7 @@ class Visit:
         "record",
         "request",
         "scope",
+        "sighted",
         "start_rule",
         "watch",
     )
@@ -183,6 +197,8 @@ class Visit:
         self.pending: Named | None = None
         """An unclaimed ID that is claimed only when the reply shows that the app used it."""
         self.outcome_known = False
+        self.sighted = False
+        """This request had its inferred ID claimed on sight: dropped again if the app did not use it."""
         self._session: Session | None = None
 
     # 1
@@ -259,6 +275,7 @@ class Visit:
         )
         if not made:
             return None
+        self.sighted = found.rule.inferred
         for named in found.also:
             if book.get(named.key) is None and claims_on_sight(found, named):
                 self._claim_or_hop(partial(book.alias, made[0], named.key, FOUNDING, carrier=named.carrier))
@@ -400,6 +417,8 @@ class Visit:
         self.record = None
         record.in_use -= 1
         record.last = self.ledger.book.clock()
+        if self.sighted and record.requests == 1 and not (self.watch is not None and self.watch.used):
+            record.step(Event.DISCARDED)
         self.ledger.book.settle(record)
 
     def session(self) -> Session | None:

@@ -58,6 +58,8 @@ class Reply:
             await self._send(event)
 
     async def _start(self, event: Any) -> None:
+        if not isinstance(event.get("headers", ()), (list, tuple)):
+            event = {**event, "headers": list(event["headers"])}  # an iterator gives them once, and we look first
         try:
             self.visit.head(event["status"], event.get("headers") or ())
             event = self._with_cookie(event)

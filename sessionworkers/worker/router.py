@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sessionworkers.affinity.decide import Answer, Arrival, Claim, Names, decide
 from sessionworkers.affinity.ids import mask
-from sessionworkers.affinity.recall import UNKNOWN, Key, Recall
+from sessionworkers.affinity.recall import UNKNOWN, Key, Recall, plain
+from sessionworkers.affinity.rules import Mint
 from sessionworkers.affinity.ruleset import Found, NeedBody
 from sessionworkers.affinity.views import RequestView
 from sessionworkers.errors import AppFailed, HopBroken, HopError, NotMine, OwnerBusy, OwnerGone, StoreUnavailable
@@ -28,12 +30,33 @@ from sessionworkers.ledger.known import serve_known
 from sessionworkers.ledger.ledger import Ledger, Receive, Scope, Send
 from sessionworkers.worker.accesslog import note_route
 from sessionworkers.worker.body import BodyTooLarge, read_body
-from sessionworkers.worker.passport import encode
+from sessionworkers.worker.passport import decode, encode
 
 log = logging.getLogger("sessionworkers")
 
 CACHE_SIZE = 65_536
 """Owners of other workers' sessions that are remembered; about 10 MB at the most."""
+
+
+DECIDED = "sessionworkers.decided"
+"""Key of an ASGI scope by which the host tells the router what is decided already; the app never sees it. A `Found`:
+its session is here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The request came from another worker, as a raw stream. ``meta`` None: its head tells all."""
+
+    meta: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request was carried to ``owner``, which did not answer it."""
+
+    found: Found
+    owner: str
+    error: HopError
 
 
 class Carrier(Protocol):
@@ -63,9 +86,23 @@ class Router:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """The ASGI app. What was decided for the last request like this one is not thought over again."""
+        decided = scope.pop(DECIDED, None)
         if self._recall is None or scope["type"] != "http":
+            if decided is not None:
+                return self._decided(scope, receive, send, decided)
             return self._route(scope, receive, send, None)
-        key, found = self._recall.find(scope)
+        if decided is None:
+            key, found = self._recall.find(scope)
+        elif type(decided) is Found:
+            key, found = (), decided
+        elif type(decided) is Carried and decided.meta is None:
+            found = self._recall.find(scope)[1]
+            record = self.ledger.book.get(found.primary.key) if type(found) is Found else None
+            if record is not None:
+                return serve_known(self.ledger, record, found, scope, receive, send)
+            return self._decided(scope, receive, send, decided)
+        else:
+            return self._decided(scope, receive, send, decided)
         if found is UNKNOWN:
             return self._route(scope, receive, send, key)
         if found is None:
@@ -75,6 +112,61 @@ class Router:
             note_route(found, "here")
             return serve_known(self.ledger, record, found, scope, receive, send)
         return self._answered(scope, receive, send, RequestView.from_scope(scope), found)
+
+    def elsewhere(self, scope: Scope) -> tuple[Found, str] | None:
+        """The session of an HTTP request and its owner, if that is another worker and no more has to be thought over.
+
+        For hosts that can carry a request before it becomes an ASGI call; all else takes the usual way.
+        """
+        recall = self._recall
+        if recall is None or self.links is None:
+            return None
+        key, found = recall.find(scope)
+        if found is None:
+            return None
+        if found is UNKNOWN:
+            request = RequestView.from_scope(scope)
+            if self.rules.off(request):
+                return None
+            found = self.rules.find(request)
+            if isinstance(found, NeedBody):
+                return None
+            recall.note(key, request, found)
+        try:
+            if found is not None and found.candidates:
+                found = self._choose(found)
+            if found is None or (found.also and (found.start or found.end)):
+                return None
+            primary = found.primary.key
+            if self.ledger.book.get(primary) is not None:
+                if plain(found):
+                    scope[DECIDED] = found
+                return None
+            owner = self._owners.get(primary)
+            if owner is None:
+                claim, owner = self._look_up(primary)
+                if claim is not Claim.OTHER:
+                    return None
+        except Refused:
+            return None
+        return None if owner is None else (found, owner)
+
+    def meta(self, found: Found) -> dict[str, Any] | None:
+        """What must travel with a raw stream besides its head."""
+        return None if plain(found) else encode(found)
+
+    async def _decided(self, scope: Scope, receive: Receive, send: Send, decided: Any) -> None:
+        request = RequestView.from_scope(scope)
+        try:
+            if type(decided) is Failed:
+                await self._hop(scope, receive, send, request, decided.found, decided.owner, decided.error)
+            elif type(decided) is Carried:
+                found = decode(decided.meta or {}, self.rules, request)
+                await self.ledger.serve(scope, receive, send, request, found, Arrival.PRIVATE)
+            else:
+                await self._found(scope, receive, send, request, decided)
+        except Refused as refused:
+            await refuse(scope, send, refused)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send, key: Key | None) -> None:
         if scope["type"] not in ("http", "websocket"):  # 1
@@ -119,6 +211,11 @@ class Router:
 
     async def _found(self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found) -> None:
         claim, owner = self._look_up(found.primary.key)  # 3
+        if claim is Claim.NONE and found.rule.mint is Mint.CLIENT:
+            other = self._claimed_instead(request, found)
+            if other is not None:
+                found = other
+                claim, owner = self._look_up(found.primary.key)
         names = Names.AN_ID
         if found.also and (found.start or found.end) and self.links is not None:
             owners = {owner} if owner is not None else set()
@@ -152,12 +249,23 @@ class Router:
         await self.ledger.serve(scope, receive, send, request, found)
 
     async def _hop(
-        self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found, owner: str
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        request: RequestView,
+        found: Found,
+        owner: str,
+        failed: HopError | None = None,
     ) -> None:
+        """``failed``: what became of the first attempt, where the host has made it."""
         assert self.links is not None
         key = found.primary.key
         for attempt in (1, 2):
             try:
+                if failed is not None:
+                    error, failed = failed, None
+                    raise error
                 note_route(found, f"hop {owner[:8]}")
                 await self.links.carry(owner, scope, receive, send, encode(found))
                 return
@@ -213,6 +321,16 @@ class Router:
                 found.primary = named
                 return found
         return found.otherwise
+
+    def _claimed_instead(self, request: RequestView, found: Found) -> Found | None:
+        """A new ID that a client made up, on a request that names a claimed session too (a new tab, a login's cookie):
+        it joins that session's owner."""
+        other = self.rules.instead(request, found)
+        if other is not None and other.candidates:
+            other = self._choose(other)
+        if other is None or self._look_up(other.primary.key)[0] is Claim.NONE:
+            return None
+        return other
 
     def _look_up(self, key: str) -> tuple[Claim, str | None]:
         """Who holds ``key``. *None* is never cached, and *gone* is found out by the hop, never from the cache."""

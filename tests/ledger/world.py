@@ -158,6 +158,7 @@ class World:
         for name, ledger in self.ledgers.items():
             if name not in self.dead:
                 await ledger.sweep(self.now)
+                await ledger.closed()
 
 
 def as_json(status: int, value: Any, headers: Headers | None = None) -> Reply:
