@@ -10,6 +10,15 @@ from sessionworkers.errors import FrameError
 from sessionworkers.hop import codec
 from sessionworkers.hop.codec import DATA, END, FrameReader
 
+# the kinds that come in pieces, and as what: bodies, and the raw bytes of a reply
+PIECES = {
+    codec.DATA: codec.DATA,
+    codec.END: codec.DATA,
+    codec.RAW: codec.RAW,
+    codec.RAW_KEEP: codec.RAW,
+    codec.RAW_CLOSE: codec.RAW,
+}
+
 kinds = st.integers(codec.HELLO, codec.LAST_KIND)
 frames = st.lists(st.tuples(kinds, st.integers(0, 2**32 - 1), st.binary(max_size=200)), max_size=12)
 
@@ -22,9 +31,10 @@ def joined(content: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]
     """Bodies without the boundaries that the cutting made: what belongs to one frame put together again."""
     whole: list[tuple[int, int, bytes]] = []
     for kind, stream, payload in content:
-        if kind in (DATA, END) and whole and whole[-1][:2] == (DATA, stream):
+        piece = PIECES.get(kind)
+        if piece is not None and whole and whole[-1][:2] == (piece, stream):
             whole[-1] = (kind, stream, whole[-1][2] + payload)
-        elif kind != DATA or payload:
+        elif kind != piece or payload:
             whole.append((kind, stream, payload))
     return whole
 
