@@ -20,9 +20,9 @@ ALLOWED: dict[str, set[str]] = {
     "claims": {"affinity"},
     "hop": {"affinity"},
     "client": set(),
-    "settings": {"affinity"},
+    "settings": {"affinity", "sessions"},
     "ledger": {"affinity", "claims"},
-    "sessions": {"affinity", "claims", "ledger", "members", "settings"},
+    "sessions": {"affinity", "claims", "ledger", "members"},
     "worker": {"affinity", "claims", "hop", "ledger", "members", "sessions", "settings"},
     "manager": {"affinity", "members", "settings"},
     "hosts": {"affinity", "hop", "ledger", "manager", "members", "sessions", "settings", "worker"},
@@ -138,7 +138,16 @@ def test_each_optional_dependency_stands_in_one_module() -> None:
 
 def test_public_names_are_a_list() -> None:
     assert sorted(sessionworkers.__all__) == sorted(
-        ["Session", "SessionRouter", "SessionworkersError", "Worker", "__version__", "claim", "current_session"]
+        [
+            "Session",
+            "SessionRouter",
+            "SessionworkersError",
+            "Worker",
+            "__version__",
+            "claim",
+            "current_session",
+            "live_sessions",
+        ]
     )
     pytest.importorskip("gunicorn")
     for name in sessionworkers.__all__:

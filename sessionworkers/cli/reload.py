@@ -53,13 +53,22 @@ class BoundedReload(_Reload):
 
 
 def run_reloading(
-    config: uvicorn.Config, options: WorkerOptions, sockets: list[socket.socket], *, graceful_given: bool
+    config: uvicorn.Config,
+    options: WorkerOptions,
+    sockets: list[socket.socket],
+    local: socket.socket | None,
+    *,
+    graceful_given: bool,
 ) -> None:
     """Serve and reload until a signal. One worker, in a process that the reloader starts anew for each change."""
     graceful = config.timeout_graceful_shutdown
     if not graceful_given or graceful is None:
         graceful = GRACEFUL
-    told = options.with_(config={**options.config, "timeout_graceful_shutdown": graceful})
+    # The descriptor has another number in the child: `local` says there that the last socket is the loopback port's.
+    told = options.with_(
+        config={**options.config, "timeout_graceful_shutdown": graceful}, local=0 if local is not None else None
+    )
+    sockets = sockets if local is None else [*sockets, local]
     plain = [socket.socket(fileno=os.dup(sock.fileno())) for sock in sockets]  # multiprocessing sends no subclass
     reloader = BoundedReload(config, target=functools.partial(serve_reloaded, told), sockets=plain)
     reloader.limit = graceful + MARGIN
@@ -71,7 +80,8 @@ def serve_reloaded(options: WorkerOptions, sockets: list[socket.socket]) -> None
     # The reloader spawns, and a spawned child has "spawn" as its start method; the app should find the default.
     multiprocessing.set_start_method(None, force=True)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    sys.exit(serve(options, settings_from_json(options.settings), sockets))
+    local = sockets.pop() if options.local is not None else None
+    sys.exit(serve(options, settings_from_json(options.settings), sockets, local))
 
 
 def _leave_with_parent() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -18,11 +19,11 @@ import uvicorn
 from click.core import ParameterSource
 
 from sessionworkers.cli.options import ServerCommand, all_params, config_kwargs, overrides_of
-from sessionworkers.errors import StartupError
+from sessionworkers.errors import ConfigError, StartupError
 from sessionworkers.manager.plan import Fleet
 from sessionworkers.manager.process import WorkerOptions, worker_command
 from sessionworkers.manager.shell import Manager
-from sessionworkers.manager.sockets import Listening, bind
+from sessionworkers.manager.sockets import NO_PORT, Listening, bind, bind_loopback
 from sessionworkers.members.runtime import RuntimeDir
 from sessionworkers.settings import Settings
 
@@ -65,9 +66,9 @@ def run(ctx: click.Context, **_: Any) -> None:
         from sessionworkers.cli.reload import run_reloading
 
         given = ctx.get_parameter_source("timeout_graceful_shutdown") is not ParameterSource.DEFAULT
-        with _listening(config) as listening:
+        with _listening(config) as listening, _local(config, settings, listening) as local:
             _running(listening)
-            run_reloading(config, options, listening.sockets, graceful_given=given)
+            run_reloading(config, options, listening.sockets, local, graceful_given=given)
         return
     if config.workers > 1:
         chosen = ctx.get_parameter_source("workers")
@@ -105,14 +106,19 @@ def _run_here(config: uvicorn.Config, settings: Settings, options: WorkerOptions
     from sessionworkers.cli.worker import serve
 
     if config.uds is None and config.fd is None:
-        return serve(options, settings, None)
-    with _listening(config) as listening:
+        with _local(config, settings, None) as local:
+            return serve(options, settings, None, local)
+    with _listening(config) as listening, _local(config, settings, listening) as local:
         _running(listening)
-        return serve(options, settings, listening.sockets)
+        return serve(options, settings, listening.sockets, local)
 
 
 def _run_manager(config: uvicorn.Config, settings: Settings, options: WorkerOptions, by: str) -> int:
-    with _listening(config) as listening, _runtime_dir(settings) as runtime:
+    with (
+        _listening(config) as listening,
+        _local(config, settings, listening) as local,
+        _runtime_dir(settings) as runtime,
+    ):
         logger.info("Started parent process [%d]", os.getpid())
         logger.info("%d workers%s, runtime directory %s", config.workers, by, runtime.path)
         fleet = Fleet(
@@ -120,7 +126,11 @@ def _run_manager(config: uvicorn.Config, settings: Settings, options: WorkerOpti
             graceful=config.timeout_graceful_shutdown,
             healthcheck=config.timeout_worker_healthcheck,
         )
-        told = options.with_(runtime_dir=runtime.path, sockets=[sock.fileno() for sock in listening.sockets])
+        told = options.with_(
+            runtime_dir=runtime.path,
+            sockets=[sock.fileno() for sock in listening.sockets],
+            local=local.fileno() if local is not None else None,
+        )
         code = Manager(fleet, worker_command(), told, on_serving=lambda: _running(listening)).run()
         logger.info("Stopping parent process [%d]", os.getpid())
     return code
@@ -144,6 +154,28 @@ def _listening(config: uvicorn.Config) -> Iterator[Listening]:
         yield listening
     finally:
         listening.close()
+
+
+@contextlib.contextmanager
+def _local(config: uvicorn.Config, settings: Settings, listening: Listening | None) -> Iterator[socket.socket | None]:
+    """The loopback port where sessions are ended, bound once for all workers; None where it is not wanted."""
+    port = settings.local_port if settings.session_api else 0
+    if port == 0:
+        yield None
+        return
+    if port is None:
+        if config.uds is not None or config.fd is not None:
+            raise ConfigError([NO_PORT])
+        public = listening.sockets[0].getsockname()[1] if listening is not None else config.port
+        port = public + 1 if public else 0  # uvicorn itself is to choose a port: so here, any that is free
+    try:
+        sock = bind_loopback(port)
+    except StartupError as error:
+        logger.error("%s", error)
+        sys.exit(error.exit_code)
+    logger.info("Sessions can be ended on http://127.0.0.1:%d", sock.getsockname()[1])
+    with sock:
+        yield sock
 
 
 @contextlib.contextmanager

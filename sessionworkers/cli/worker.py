@@ -14,6 +14,7 @@ import uvicorn
 from sessionworkers.hosts.uvicorn import run_worker
 from sessionworkers.manager.plan import STARTUP_FAILURE
 from sessionworkers.manager.process import WorkerOptions
+from sessionworkers.manager.sockets import tell_local_port
 from sessionworkers.settings.handed import settings_from_json
 
 if TYPE_CHECKING:
@@ -28,10 +29,19 @@ def main(fd: int) -> int:
         sockets = [stack.enter_context(socket.socket(fileno=number)) for number in options.sockets]
         for sock in sockets:
             sock.set_inheritable(False)  # not for what the app starts
-        return serve(options, settings_from_json(options.settings), sockets)
+        local = None
+        if options.local is not None:
+            local = stack.enter_context(socket.socket(fileno=options.local))
+            local.set_inheritable(False)
+        return serve(options, settings_from_json(options.settings), sockets, local)
 
 
-def serve(options: WorkerOptions, settings: Settings, sockets: list[socket.socket] | None) -> int:
+def serve(
+    options: WorkerOptions,
+    settings: Settings,
+    sockets: list[socket.socket] | None,
+    local: socket.socket | None = None,
+) -> int:
     """Run the worker in this process until it is told to stop; the exit code.
 
     Whatever the app raises while it is imported is shown and means 3, so that nobody starts it again and again.
@@ -40,8 +50,10 @@ def serve(options: WorkerOptions, settings: Settings, sockets: list[socket.socke
         sys.path.insert(0, options.app_dir)
     known = inspect.signature(uvicorn.Config.__init__).parameters  # the manager may be of another release
     kwargs = {name: value for name, value in options.config.items() if name in known}
+    if local is not None:
+        tell_local_port(local)
     try:
-        return run_worker(kwargs, settings, sockets, options.runtime_dir, parent_fd=options.link)
+        return run_worker(kwargs, settings, sockets, options.runtime_dir, parent_fd=options.link, local=local)
     except Exception:
         traceback.print_exc()
         return STARTUP_FAILURE

@@ -17,6 +17,7 @@ import glob
 import inspect
 import os
 import signal
+import socket
 import ssl
 import sys
 from typing import Any
@@ -25,9 +26,10 @@ import uvicorn
 from gunicorn.arbiter import Arbiter
 from uvicorn_worker import UvicornWorker
 
-from sessionworkers.errors import ConfigError, RuntimeDirError, SessionworkersError
+from sessionworkers.errors import ConfigError, RuntimeDirError, SessionworkersError, StartupError
 from sessionworkers.hosts.uvicorn import SessionConfig, SessionServer, asyncio_run
 from sessionworkers.manager.protocol import PARENT_GRACE
+from sessionworkers.manager.sockets import NO_PORT, bind_loopback, tell_local_port
 from sessionworkers.members.runtime import RuntimeDir, default_bases
 from sessionworkers.settings import Settings
 
@@ -54,6 +56,16 @@ class Worker(UvicornWorker):
         super().__init__(*args, **kwargs)
         self.settings, self.runtime = _prepare(self.cfg, self.log)
         self._server: SessionServer | None = None
+        self._local: socket.socket | None = None
+
+    def load_wsgi(self) -> None:
+        """Bind the loopback port of the session API, where the app that is loaded next finds it."""
+        try:
+            self._local = _bind_local(self.settings, self.sockets)
+        except SessionworkersError as error:
+            self.log.error("%s", error)
+            sys.exit(Arbiter.WORKER_BOOT_ERROR)
+        super().load_wsgi()  # type: ignore[no-untyped-call]
 
     def init_signals(self) -> None:
         super().init_signals()
@@ -79,7 +91,11 @@ class Worker(UvicornWorker):
 
     async def _serve(self) -> None:
         config = SessionConfig(
-            self.wsgi, settings=self.settings, runtime_dir=self.runtime.path, **_options(self.config, self.cfg)
+            self.wsgi,
+            settings=self.settings,
+            runtime_dir=self.runtime.path,
+            local=self._local,
+            **_options(self.config, self.cfg),
         )
         self._server = server = SessionServer(config)
         heartbeat = asyncio.create_task(self._heartbeat(server), name="sessionworkers-heartbeat")
@@ -113,6 +129,22 @@ class Worker(UvicornWorker):
             if not self.alive and not server.should_exit:
                 server.should_exit = True  # --reload: a file has changed
             await asyncio.sleep(every)
+
+
+def _bind_local(settings: Settings, public: list[Any]) -> socket.socket | None:
+    """Every worker binds the port for itself (SO_REUSEPORT): the arbiter has nothing to hand on. StartupError."""
+    port = settings.local_port if settings.session_api else 0
+    if port == 0:
+        return None
+    if port is None:
+        names = [sock.getsockname() for sock in public]
+        port = next((name[1] + 1 for name in names if isinstance(name, tuple)), None)
+        if port is None:
+            raise StartupError(NO_PORT)
+    sock = bind_loopback(port, shared=True)
+    sock.set_inheritable(False)
+    tell_local_port(sock)
+    return sock
 
 
 def _options(config: uvicorn.Config, cfg: Any) -> dict[str, Any]:

@@ -35,6 +35,8 @@ class WorkerOptions:
     argv: list[str] = field(default_factory=list)
     """The server's own ``sys.argv``, which apps may look at."""
     link: int | None = None
+    local: int | None = None
+    """The loopback port's listening socket, where there is one."""
 
     def with_(self, **changes: Any) -> WorkerOptions:
         """These options with some fields changed."""

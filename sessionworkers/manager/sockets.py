@@ -74,6 +74,39 @@ def bind(*, host: str | None, port: int, uds: str | None, fd: int | None, tls: b
     return listening
 
 
+def bind_loopback(port: int, *, shared: bool = False) -> socket.socket:
+    """A listening socket on 127.0.0.1 for the end server of explicit sessions; inheritable. Raises StartupError.
+
+    ``shared``: with SO_REUSEPORT, where each worker binds its own.
+    """
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(("127.0.0.1", port))
+        sock.listen(128)
+    except OSError as error:
+        sock.close()
+        raise StartupError(
+            f"cannot listen on 127.0.0.1:{port} for ends of sessions (--local-port): {error.strerror or error}"
+        ) from error
+    sock.set_inheritable(True)
+    return sock
+
+
+LOCAL_PORT_VARIABLES = ("SESSIONWORKERS_LOCAL_PORT", "WORKER_HTTP_PORT")
+"""Where a worker's app finds the loopback port; the second name is the one that worker sessions come from."""
+
+NO_PORT = "--local-port is not set: with a Unix socket or a descriptor there is no public port to count from (0: none)"
+
+
+def tell_local_port(sock: socket.socket) -> None:
+    """Put the port into this process's environment, for the app that is imported next."""
+    for name in LOCAL_PORT_VARIABLES:
+        os.environ[name] = str(sock.getsockname()[1])
+
+
 def _bind_file(path: str) -> Listening:
     sock = FileSocket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -8,7 +8,8 @@ The runtime directory (0700; every name below is made by this package)::
     ├── members/               one worker = one random uid of 24 hex digits, made after fork, never the pid
     │   ├── <uid>.lock         proof of life: locked until the worker dies
     │   ├── <uid>.0.id         the identity file: JSON; <uid>.1.id once that has all the links it can
-    │   └── <uid>.serving      published; renamed to <uid>.draining
+    │   ├── <uid>.serving      published; renamed to <uid>.draining
+    │   └── <uid>.load         its page of the load board (a memory map), where there is one
     ├── s/<uid>                the worker's private socket (0600)
     ├── claims/<32 hex>        a claim: a hard link of the owner's identity file
     └── names/                 keys learned by `auto`: page (a memory map) and 000 … 255, one name each

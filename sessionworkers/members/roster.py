@@ -14,6 +14,7 @@ LIVES_HERE: set[str] = set()  # uids enlisted by this very process: the kernel d
 SERVING = ".serving"
 DRAINING = ".draining"
 LOCK = ".lock"
+LOAD = ".load"
 
 _UID = re.compile(r"[0-9a-f]{16,64}")
 
@@ -92,7 +93,7 @@ class Roster:
         for name in os.listdir(self._members_fd):
             uid, suffix = os.path.splitext(name)
             if suffix == LOCK and valid_uid(uid) and not self.alive(uid):
-                for state in (SERVING, DRAINING):
+                for state in (SERVING, DRAINING, LOAD):
                     remove(self._members_fd, uid + state)
                 remove(self._sockets_fd, uid)
                 remove(self._members_fd, name)

@@ -58,6 +58,43 @@ def check_cookie_name(name: str) -> str:
     return name
 
 
+def check_prefix(path: str) -> str:
+    if not path.startswith("/") or path.endswith("/") or any(c in path for c in "{}*?#% ") or not path.isascii():
+        raise ValueError("not a plain path")
+    return path
+
+
+def check_hook_base(url: str) -> str:
+    from sessionworkers.sessions.targets import split_base
+
+    split_base(url)
+    return url
+
+
+def check_hook_allow(entry: str) -> str:
+    from sessionworkers.sessions.targets import HookAllow
+
+    HookAllow([entry])
+    return entry
+
+
+def check_request_cost(text: str) -> str:
+    from sessionworkers.sessions.costs import parse_cost
+
+    parse_cost(text)
+    return text
+
+
+def check_grant_key(value: str) -> str:
+    from sessionworkers.sessions.grants import read_key
+
+    try:
+        read_key(value)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror or error}") from None
+    return value
+
+
 def conflicts(preset: Sequence[str], no_preset: Sequence[str], rule_names: Sequence[str]) -> list[str]:
     """Settings that are each right and cannot be together."""
     problems = [f"preset {name} is both asked for and refused" for name in preset if name in no_preset]

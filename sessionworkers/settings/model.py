@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -21,9 +21,14 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from sessionworkers.errors import ConfigError
 from sessionworkers.settings.checks import (
     check_cookie_name,
+    check_grant_key,
+    check_hook_allow,
+    check_hook_base,
     check_path,
+    check_prefix,
     check_preset,
     check_preset_or_all,
+    check_request_cost,
     check_rule,
     check_table,
     conflicts,
@@ -142,6 +147,104 @@ class Settings(BaseSettings):
     hop_connect_timeout: Annotated[Seconds, Field(gt=0)] = Field(
         default=2.0,
         description="How long to try to reach the worker that owns a session before answering 503.",
+    )
+
+    # Explicit sessions: everything below needs --session-api.
+    session_api: Annotated[bool, Option("", "true or false")] = Field(
+        default=False,
+        description="Serve the routes of explicit worker sessions: create, end, get, health, load.",
+    )
+    session_prefix: Annotated[
+        str, AfterValidator(check_prefix), Option("PATH", "a path that begins with / and holds no braces")
+    ] = Field(
+        default="/session",
+        description="Where the session routes are.",
+    )
+    session_envelope: Annotated[
+        list[Annotated[str, AfterValidator(check_path)]],
+        _lines,
+        Option("PATH", "a path that begins with /, `{id}` or `*` for any one segment"),
+    ] = Field(
+        default=[],
+        description="Look for session_id in JSON bodies below this path only. Repeat for more. Default: everywhere.",
+    )
+    unwrap: Annotated[
+        list[Annotated[str, AfterValidator(check_path)]],
+        _lines,
+        Option("PATH", "a path that begins with /, `{id}` or `*` for any one segment"),
+    ] = Field(
+        default=[],
+        description="Give the app only the payload of an envelope, below this path. Repeat for more.",
+    )
+    max_sessions: Annotated[int, Field(ge=0), Option("N", "a whole number, 0 or more")] = Field(
+        default=10,
+        description="Most explicit sessions that one worker holds; with all workers full a create gets 429. "
+        "0: no limit.",
+    )
+    session_lifetime: Annotated[Seconds, Field(gt=0)] = Field(
+        default=60.0,
+        description="Idle time that an explicit session is allowed, where its create does not say.",
+    )
+    session_max_lifetime: Annotated[Seconds, Field(gt=0)] = Field(
+        default=30 * 86_400.0,
+        description="Longest idle time that a create may ask for; more is refused with 422.",
+    )
+    session_extend: Annotated[Literal["idle", "add"], Option("HOW", "idle or add")] = Field(
+        default="idle",
+        description="How a request moves an explicit session's deadline: idle, to a lifetime after its end; add, by a "
+        "whole lifetime more.",
+    )
+    session_max_age: Seconds = Field(
+        default=0.0,
+        description="End explicit sessions at this age, in use or not. 0: never.",
+    )
+    hook_base_url: Annotated[
+        Annotated[str, AfterValidator(check_hook_base)] | None, Option("URL", "an http or https URL")
+    ] = Field(
+        default=None,
+        description="Server that relative close hooks are posted to. Default: this app, on the session's worker.",
+    )
+    hook_allow: Annotated[
+        list[Annotated[str, AfterValidator(check_hook_allow)]],
+        _names,
+        Option("HOST", "a host name, host:port, an address or a network such as 10.0.0.0/8"),
+    ] = Field(
+        default=[],
+        description="Host or network that close hooks with an absolute URL may be posted to. Repeat for more. "
+        "Default: none.",
+    )
+    hook_timeout: Annotated[Seconds, Field(gt=0)] = Field(
+        default=10.0,
+        description="Time limit of a close hook, its retries included.",
+    )
+    hook_concurrency: Annotated[int, Field(ge=1), Option("N", "a whole number, 1 or more")] = Field(
+        default=64,
+        description="Most close hooks that one worker posts at once.",
+    )
+    local_port: Annotated[int | None, Field(ge=0, le=65_535), Option("PORT", "a port, or 0 for none")] = Field(
+        default=None,
+        description="Port on 127.0.0.1 where processes of this machine end explicit sessions, in plain HTTP. "
+        "Default: the public port + 1. 0: none.",
+    )
+    request_cost: Annotated[
+        list[Annotated[str, AfterValidator(check_request_cost)]],
+        _lines,
+        Option("COST", "a number or module:function, for one route as /route=COST"),
+    ] = Field(
+        default=[],
+        description="Workload of a request: a number, or a function of its payload. Repeat for routes of their own. "
+        "Default: 100.",
+    )
+    max_queue_time: Annotated[Annotated[Seconds, Field(gt=0)] | None, Option("SECONDS", DURATION_ALLOWED)] = Field(
+        default=None,
+        description="Refuse requests with 429 while the work in flight on their worker would take longer than this. "
+        "Default: never.",
+    )
+    grant_public_key: Annotated[
+        Annotated[str, AfterValidator(check_grant_key)] | None, Option("FILE", "a file with an RSA public key (PEM)")
+    ] = Field(
+        default=None,
+        description="Check the signature of the platform's grants (auth_data) with this key.",
     )
 
     @classmethod
