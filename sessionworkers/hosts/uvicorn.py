@@ -45,9 +45,18 @@ class SessionConfig(uvicorn.Config):
 
     worker: Worker
 
-    def __init__(self, app: Any, *, settings: Settings, runtime_dir: str | None, **options: Any) -> None:
+    def __init__(
+        self,
+        app: Any,
+        *,
+        settings: Settings,
+        runtime_dir: str | None,
+        local: socket.socket | None = None,
+        **options: Any,
+    ) -> None:
         self._settings = settings
         self._runtime_dir = runtime_dir
+        self._local = local
         super().__init__(app, **options)
 
     def load(self) -> None:
@@ -62,10 +71,12 @@ class SessionConfig(uvicorn.Config):
         if proxy_headers:
             self.loaded_app = ProxyHeadersMiddleware(self.loaded_app, trusted_hosts=self.forwarded_allow_ips)
         self.http_protocol_class = replacement(self.http_protocol_class)
-        self.lifespan_class = _lifespan(self.lifespan_class, self.worker, self.timeout_graceful_shutdown)
+        self.lifespan_class = _lifespan(
+            self.lifespan_class, self.worker, self.timeout_graceful_shutdown, self._local
+        )
 
 
-def _lifespan(base: Any, worker: Worker, grace: float | None) -> Any:
+def _lifespan(base: Any, worker: Worker, grace: float | None, local: socket.socket | None) -> Any:
     """``base`` (uvicorn's lifespan, on, auto or off) with the worker started inside it."""
 
     class SessionLifespan(base):  # type: ignore[misc]
@@ -78,7 +89,7 @@ def _lifespan(base: Any, worker: Worker, grace: float | None) -> Any:
                 return
             state: dict[str, Any] = getattr(self, "state", {})
             try:
-                await worker.start(state.copy)
+                await worker.start(state.copy, local)
             except (SessionworkersError, OSError) as error:
                 log.error("The private server could not start: %s", error)
                 worker.release()
@@ -141,9 +152,11 @@ def run_worker(
     runtime_dir: str | None,
     *,
     parent_fd: int | None = None,
+    local: socket.socket | None = None,
 ) -> int:
     """Serve until a signal or the manager says stop; the exit code.
 
+    ``local`` listens on 127.0.0.1 for ends of explicit sessions.
     ``config_kwargs`` are `uvicorn.Config`'s, ``app`` included. ``sockets`` None: uvicorn binds by itself (one worker).
     """
     options = dict(config_kwargs)
@@ -151,7 +164,7 @@ def run_worker(
     options["log_config"] = log_config(options.get("log_config"))
     if options.get("timeout_graceful_shutdown") is None:
         options["timeout_graceful_shutdown"] = GRACEFUL_TIMEOUT
-    config = SessionConfig(app, settings=settings, runtime_dir=runtime_dir, **options)
+    config = SessionConfig(app, settings=settings, runtime_dir=runtime_dir, local=local, **options)
     link = ManagerLink(parent_fd) if parent_fd is not None else None
     server = SessionServer(config)
 
