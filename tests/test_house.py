@@ -24,9 +24,9 @@ ALLOWED: dict[str, set[str]] = {
     "ledger": {"affinity", "claims"},
     "sessions": {"affinity", "claims", "ledger", "members"},
     "worker": {"affinity", "claims", "hop", "ledger", "members", "sessions", "settings"},
-    "manager": {"affinity", "members", "settings"},
+    "manager": {"affinity", "members", "observe", "settings"},
     "hosts": {"affinity", "hop", "ledger", "manager", "members", "sessions", "settings", "worker"},
-    "observe": {"affinity", "members", "settings"},
+    "observe": {"affinity", "members"},
     "cli": {
         "affinity",
         "claims",

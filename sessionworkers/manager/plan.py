@@ -1,15 +1,20 @@
 """Who should run: the plan of the manager, without processes, signals or a clock.
 
-A worker is STARTING until it says that it serves, SERVING, then DRAINING from the moment it was told to stop (or said
-that it leaves) until its process is gone. The target counts what is not draining; a generation is one "restart" (HUP).
+A worker is STARTING until it says that it serves, SERVING, then DRAINING from the moment it was told to drain or stop
+(or said that it leaves) until its process is gone. The target counts what is not draining; a generation is one
+"restart" (HUP).
 
 ==================  =====================================================================================
 what is             what follows
 ==================  =====================================================================================
 fewer than target   start the missing ones, once the pause after failures is over
-more than target    drain the surplus: those still starting first, then the newest (it has the fewest sessions)
-older generation    start one new worker beside them; when it serves drain the oldest; repeat
-told to stop        killed after the graceful timeout and KILL_MARGIN; never, if there is no such timeout (as uvicorn)
+more than target    drain the surplus: those still starting first, then those with the fewest sessions
+older generation    start one new worker beside them; from the first that serves on the old ones take no new sessions;
+                    whenever a new one serves drain the oldest; repeat
+worn                (it has reached its limit of requests or its age, and goes on serving) its successor first, then
+                    drain it; not while as many drain as serve
+draining            killed after the drain timeout and KILL_MARGIN; never, if there is no such timeout
+told to stop        killed after the shutdown or graceful timeout and KILL_MARGIN; never, if there is none (as uvicorn)
 silent              killed and replaced, see ``protocol``
 ==================  =====================================================================================
 
@@ -22,7 +27,10 @@ failures: the old workers are kept if there are any, else the server stops with 
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
+
+from sessionworkers.manager.scaling import Report, Scaling
 
 STARTUP_FAILURE = 3
 """Exit code of a worker that could not start, and of the server then (uvicorn's)."""
@@ -30,7 +38,7 @@ STABLE = 10.0
 FIRST_PAUSE = 0.25
 MAX_PAUSE = 5.0
 KILL_MARGIN = 10.0
-"""Time of a worker to run the app's own shutdown once its graceful timeout has passed."""
+"""Time of a worker to run the app's own shutdown once its timeout has passed."""
 QUICK = 3.0
 """Time that a quick stop (QUIT) leaves."""
 BEAT_MARGIN = 1.0
@@ -45,7 +53,7 @@ class State(enum.Enum):
 
 @dataclass(slots=True)
 class Slot:
-    """One worker process as the plan sees it. ``told``: it was sent TERM; ``stop_by``: then it is killed."""
+    """One worker process as the plan sees it. ``told``: to drain or stop; ``stop_by``: then it is killed."""
 
     key: int
     generation: int
@@ -53,9 +61,20 @@ class Slot:
     state: State = State.STARTING
     served: float | None = None
     heard: float | None = None
+    drained: float | None = None
+    """When it began to drain."""
     told: bool = False
+    stopping: bool = False
+    """Told to stop with the whole server."""
+    yielding: bool = False
+    """Told to take no new sessions."""
+    worn: str = ""
+    """Why it wants a successor."""
+    ending: bool = False
+    """It runs the app's shutdown and may be silent."""
     stop_by: float | None = None
     killed: bool = False
+    report: Report = field(default_factory=Report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +84,26 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
+    """End it with its requests in flight, as uvicorn does; nothing waits for its sessions."""
+
     key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """Take no new sessions (``on``), or take them again."""
+
+    key: int
+    on: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Serve what it holds, for ``timeout`` seconds (``inf``: no limit). ``all``: the whole server does."""
+
+    key: int
+    timeout: float
+    all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,24 +125,30 @@ class Finish:
     code: int
 
 
-Action = Start | Terminate | Kill | Note | Finish
+Action = Start | Terminate | Yield | Drain | Kill | Note | Finish
 
 
 @dataclass
 class Fleet:
     """The workers and what is wanted of them. Events come in by methods, :meth:`step` says what to do.
 
-    ``graceful``: seconds a stopping worker has, None for no limit; ``healthcheck``: seconds of silence it may keep.
-    All ``now`` are seconds of one monotonic clock.
+    ``graceful``: seconds that requests in flight have when the server stops, None for no limit; ``shutdown``: seconds
+    that sessions have then, None: they are not waited for; ``drain``: seconds that a worker has which is replaced;
+    ``healthcheck``: seconds of silence it may keep. All ``now`` are seconds of one monotonic clock.
     """
 
     target: int
     graceful: float | None = None
     healthcheck: float = 5.0
+    drain: float = 300.0
+    shutdown: float | None = None
+    scaling: Scaling | None = None
     slots: dict[int, Slot] = field(default_factory=dict)
     generation: int = 1
     served: bool = False
     """A worker of this generation has served."""
+    gave_up: bool = False
+    """The last restart was given up: its workers could not start."""
     stopping: bool = False
     code: int = 0
     _next_key: int = 1
@@ -125,9 +169,23 @@ class Fleet:
     def heard(self, key: int, now: float) -> None:
         self.slots[key].heard = now
 
-    def leaving(self, key: int) -> None:
-        """The worker stops by itself: it no longer counts."""
-        self.slots[key].state = State.DRAINING
+    def reported(self, key: int, report: Report) -> None:
+        """What the worker holds."""
+        self.slots[key].report = report
+
+    def worn(self, key: int, why: str) -> None:
+        """The worker wants a successor; it goes on until it is told to drain."""
+        self.slots[key].worn = why
+
+    def leaving(self, key: int, now: float) -> None:
+        """The worker drains by itself: it no longer counts."""
+        slot = self.slots[key]
+        if slot.state is not State.DRAINING:
+            slot.state, slot.drained = State.DRAINING, now
+
+    def ending(self, key: int) -> None:
+        """Nothing holds the worker back any longer: it runs the app's shutdown."""
+        self.slots[key].ending = True
 
     def exited(self, key: int, code: int, now: float) -> None:
         """The process ended with ``code`` (negative: a signal's number)."""
@@ -143,12 +201,14 @@ class Fleet:
 
     # What is wanted
 
-    def stop(self, now: float, *, code: int = 0, limit: float | None = None) -> None:
-        """Stop all workers; in at most ``limit`` seconds if given, else as their graceful timeout allows."""
+    def stop(self, now: float, *, code: int = 0, limit: float | None = None, wait: bool = True) -> None:
+        """Stop all workers; in at most ``limit`` seconds if given, else as their timeouts allow. Without ``wait``
+        nothing is done for their sessions."""
         if not self.stopping:
             self.stopping, self.code = True, code
+        wait = wait and limit is None
         for slot in self.slots.values():
-            self._drain(slot, now)
+            self._end(slot, now, wait)
             if limit is not None:
                 slot.stop_by = now + limit if slot.stop_by is None else min(slot.stop_by, now + limit)
 
@@ -161,13 +221,28 @@ class Fleet:
         """Replace every worker by one of a new generation, new ones first."""
         if not self.stopping:
             self.generation += 1
+            self.gave_up = False
             self.served, self._failures, self._streak, self._not_before = False, 0, 0, 0.0
 
     def resize(self, change: int) -> bool:
         """Change the target; False if it would fall below one."""
-        if self.target + change < 1:
+        return self.scale(self.target + change)
+
+    def scale(self, target: int) -> bool:
+        """Set the target; False if it is below one."""
+        if target < 1:
             return False
-        self.target += change
+        self.target = target
+        if self.scaling is not None:
+            self.scaling.floor = target
+        return True
+
+    def replace(self, key: int) -> bool:
+        """Drain this worker, its successor first; False if it is not serving."""
+        slot = self.slots.get(key)
+        if slot is None or slot.state is not State.SERVING or self.stopping:
+            return False
+        slot.worn = slot.worn or "asked for"
         return True
 
     def slept(self, now: float) -> None:
@@ -190,6 +265,8 @@ class Fleet:
             if not self.slots:
                 self._out.append(Finish(self.code))
         else:
+            if self.scaling is not None:
+                self._scale(self.scaling, now)
             self._reconcile(now)
         out, self._out = self._out, []
         return out
@@ -201,12 +278,19 @@ class Fleet:
         times += [silent_at for slot in alive if (silent_at := self._silent_at(slot)) is not None]
         if not self.stopping and self._not_before > now:
             times.append(self._not_before)
+        if not self.stopping and self.scaling is not None and self.scaling.due is not None:
+            times.append(max(now, self.scaling.due))
         return min(times, default=None)
 
+    def _counted(self) -> list[Slot]:
+        return [slot for slot in self.slots.values() if slot.state is not State.DRAINING and not slot.killed]
+
     def _reconcile(self, now: float) -> None:
-        counted = [slot for slot in self.slots.values() if slot.state is not State.DRAINING and not slot.killed]
-        old = [slot for slot in counted if slot.generation != self.generation]
-        replacing = any(slot.state is State.STARTING for slot in counted if slot.generation == self.generation)
+        counted = self._counted()
+        outdated = [slot for slot in counted if slot.generation != self.generation]
+        self._yield(counted, outdated)
+        old = outdated or self._recyclable(counted)
+        replacing = any(slot.state is State.STARTING for slot in counted if slot not in old)
         wanted = self.target + (1 if old and (replacing or len(counted) <= self.target) else 0)
         if len(counted) < wanted and now >= self._not_before:
             for _ in range(wanted - len(counted)):
@@ -214,19 +298,62 @@ class Fleet:
                 self._out.append(Start(self._next_key))
                 self._next_key += 1
         elif len(counted) > wanted:
-            order = sorted(counted, key=lambda slot: (slot.state is State.SERVING, -slot.key))
+            order = sorted(counted, key=lambda slot: (slot.state is State.SERVING, slot.report.sessions, -slot.key))
             if old:
                 order = sorted(old, key=lambda slot: (slot.state is State.SERVING, slot.key))
             for slot in order[: len(counted) - wanted]:
                 self._drain(slot, now)
 
+    def _yield(self, counted: list[Slot], outdated: list[Slot]) -> None:
+        """Workers of an older generation leave new sessions to the new one, as long as one of it serves."""
+        new = any(slot.state is State.SERVING and slot.generation == self.generation for slot in counted)
+        for slot in counted:
+            wanted = new and slot in outdated
+            if slot.state is State.SERVING and slot.yielding is not wanted:
+                slot.yielding = wanted
+                self._out.append(Yield(slot.key, wanted))
+
+    def _recyclable(self, counted: list[Slot]) -> list[Slot]:
+        draining = sum(slot.state is State.DRAINING for slot in self.slots.values())
+        serving = sum(slot.state is State.SERVING for slot in counted)
+        if draining >= serving:
+            return []
+        return [slot for slot in counted if slot.worn and slot.state is State.SERVING]
+
+    def _scale(self, scaling: Scaling, now: float) -> None:
+        counted = self._counted()
+        serving = [slot for slot in counted if slot.state is State.SERVING]
+        change = scaling.change([slot.report for slot in serving], self.target, len(serving) == len(counted), now)
+        if change:
+            self.target += change
+            self._out.append(Note(f"{'More' if change > 0 else 'Less'} load, {self.target} workers wanted."))
+
     def _drain(self, slot: Slot, now: float) -> None:
+        """Take it out of service; nothing of what it holds is lost before the drain timeout."""
+        if slot.state is State.STARTING:
+            self._end(slot, now, False)
+            return
         slot.state = State.DRAINING
+        slot.drained = now if slot.drained is None else slot.drained
         if not slot.told and not slot.killed:
             slot.told = True
-            self._out.append(Terminate(slot.key))
-            if self.graceful is not None:
-                slot.stop_by = now + self.graceful + KILL_MARGIN
+            self._out.append(Drain(slot.key, self.drain))
+            if self.drain != math.inf:
+                slot.stop_by = now + self.drain + KILL_MARGIN
+
+    def _end(self, slot: Slot, now: float, wait: bool) -> None:
+        """The whole server stops, or this worker never served."""
+        waits = wait and self.shutdown is not None and slot.state is not State.STARTING
+        timeout = self.shutdown if waits else self.graceful
+        by = math.inf if timeout is None else now + timeout + KILL_MARGIN
+        slot.state = State.DRAINING
+        slot.drained = now if slot.drained is None else slot.drained
+        if slot.killed or (slot.stopping and (slot.stop_by is None or by >= slot.stop_by)):
+            return
+        slot.told = slot.stopping = True
+        self._out.append(Drain(slot.key, timeout or 0.0, all=True) if waits else Terminate(slot.key))
+        if by != math.inf and (slot.stop_by is None or by < slot.stop_by):
+            slot.stop_by = by
 
     def _kill(self, slot: Slot, reason: str) -> None:
         if not slot.killed:
@@ -234,8 +361,8 @@ class Fleet:
             self._out.append(Kill(slot.key, reason))
 
     def _silent_at(self, slot: Slot) -> float | None:
-        # Not while draining: the end of an interpreter stops the beating thread, and may take its time.
-        if slot.heard is None or slot.killed or slot.state is State.DRAINING:
+        # Not at the end: that of an interpreter stops the beating thread, and may take its time.
+        if slot.heard is None or slot.killed or slot.ending or slot.stopping:
             return None
         return slot.heard + max(self.healthcheck, BEAT_MARGIN) + BEAT_MARGIN
 
@@ -253,6 +380,7 @@ class Fleet:
         self._out.append(
             Note(f"The new workers cannot start: restart given up, {len(keep)} stay as they are.", bad=True)
         )
+        self.gave_up = True
         for slot in self.slots.values():
             if slot.generation == self.generation:
                 self._drain(slot, now)

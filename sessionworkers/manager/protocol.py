@@ -3,10 +3,19 @@
 Each message is one line of JSON, at most 64 KiB, read by whoever knows it; unknown messages and unknown keys are left
 alone, because two releases run side by side during a rolling restart::
 
-    worker → manager   {"state": "serving", "pid": 123, "lines": ["…"]}     it serves; lines to show, once a server
-                       {"state": "leaving"}    it stops by itself (request limit): start its successor now
+    worker → manager   {"state": "serving", "pid": 123, "uid": "…", "does": ["drain"], "lines": ["…"]}
+                                               it serves, and knows these messages; lines to show, once a server
+                       {"state": "worn", "why": "…"}   it has done its share: replace it when there is time
+                       {"state": "leaving"}    it drains by itself: start its successor now
+                       {"state": "ending"}     nothing holds it back: it runs the app's shutdown
+                       {"report": {"sessions": 12, …}} what it holds, when that has changed, once a second at most
                        {"beat": 1}             once a second while the process can run at all
-    manager → worker   {"do": "…"}             reserved (drain)
+    manager → worker   {"do": "yield"}         take no new sessions while others do
+                       {"do": "resume"}        take them again
+                       {"do": "drain", "timeout": 300, "all": false}   serve what it holds, then leave; null: no limit;
+                                               all: with the whole server, so nobody else takes new sessions
+
+A worker that does not say "drain" (of an older release) is sent SIGTERM in its place.
 
 End of file is a message too: the manager is gone, and the worker leaves within :data:`PARENT_GRACE` seconds.
 
@@ -25,7 +34,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from typing import Any
+
+from sessionworkers.manager.scaling import Report
 
 BEAT_INTERVAL = 1.0
 PARENT_GRACE = 4.0
@@ -96,13 +108,28 @@ class ManagerLink:
             self._on_message = on_message
         self._loop = loop
 
-    def serving(self, lines: Iterable[str] = ()) -> None:
-        """Tell that this worker serves; the manager shows ``lines`` (the rules in force) once for all workers."""
-        self._send(encode({"state": "serving", "pid": os.getpid(), "lines": list(lines)}))
+    def serving(self, lines: Iterable[str] = (), **about: Any) -> None:
+        """Tell that this worker serves; the manager shows ``lines`` (the rules in force) once for all workers.
+
+        ``about``: ``uid``, and ``does``, the messages that it knows.
+        """
+        self._send(encode({"state": "serving", "pid": os.getpid(), **about, "lines": list(lines)}))
+
+    def worn(self, why: str) -> None:
+        """Tell that this worker wants a successor; it serves until it is told to drain."""
+        self._send(encode({"state": "worn", "why": why}))
 
     def leaving(self) -> None:
-        """Tell that this worker stops by itself, so that its successor starts before it is gone."""
+        """Tell that this worker drains by itself, so that its successor starts before it is gone."""
         self._send(encode({"state": "leaving"}))
+
+    def ending(self) -> None:
+        """Tell that this worker runs the app's shutdown, and may be silent from now on."""
+        self._send(encode({"state": "ending"}))
+
+    def report(self, **what: Any) -> None:
+        """Tell what this worker holds (see ``scaling.Report``)."""
+        self._send(encode({"report": what}))
 
     def beat(self) -> None:
         """Tell that this process runs; no more than once in an interval. The link also does it by itself."""
@@ -171,11 +198,31 @@ class ManagerLink:
 
 
 def parse_state(message: dict[str, Any]) -> tuple[str, Sequence[str]]:
-    """(kind, lines) of a worker's message: kind is "serving", "leaving", "beat", or "" for what is not known here."""
+    """(kind, lines) of a worker's message; kind is its state, "report", "beat", or "" for what is not known here.
+
+    ``lines``: those of "serving"; the reason of "worn".
+    """
     state = message.get("state")
     if state == "serving":
-        lines = message.get("lines")
-        return state, [line for line in lines if isinstance(line, str)] if isinstance(lines, list) else []
-    if state == "leaving":
-        return state, ()
-    return ("beat" if "beat" in message else ""), ()
+        return state, _texts(message.get("lines"))
+    if state == "worn":
+        return state, _texts([message.get("why")])
+    if state in ("leaving", "ending"):
+        return str(state), ()
+    return ("beat" if "beat" in message else "report" if isinstance(message.get("report"), dict) else ""), ()
+
+
+def parse_report(message: dict[str, Any]) -> Report:
+    """What a worker's "report" says; what is missing or of another type counts as its default."""
+    found = message.get("report")
+    given = found if isinstance(found, dict) else {}
+    values: dict[str, Any] = {}
+    for item in fields(Report):
+        value = given.get(item.name, item.default)
+        if type(value) is type(item.default) or (item.name == "busy" and type(value) is int):
+            values[item.name] = value
+    return Report(**values)
+
+
+def _texts(value: object) -> list[str]:
+    return [line for line in value if isinstance(line, str)] if isinstance(value, list) else []

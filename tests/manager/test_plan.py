@@ -13,6 +13,7 @@ from sessionworkers.manager.plan import (
     QUICK,
     STABLE,
     Action,
+    Drain,
     Finish,
     Fleet,
     Kill,
@@ -20,6 +21,7 @@ from sessionworkers.manager.plan import (
     Start,
     State,
     Terminate,
+    Yield,
 )
 
 
@@ -59,7 +61,7 @@ def test_a_worker_that_left_by_itself_is_no_failure() -> None:
 
 def test_a_leaving_worker_gets_its_successor_before_it_is_gone() -> None:
     fleet = up(2)
-    fleet.leaving(1)
+    fleet.leaving(1, 1.0)
     assert fleet.step(1.0) == [Start(3)]
     fleet.serving(3, 2.0)
     fleet.exited(1, 0, 3.0)
@@ -181,10 +183,10 @@ def test_restart_replaces_one_at_a_time_new_first_oldest_out() -> None:
     assert fleet.step(20.0) == [Start(3)]
     assert fleet.step(20.5) == []  # both old ones serve until the new one does
     fleet.serving(3, 21.0)
-    assert fleet.step(21.0) == [Terminate(1)]
+    assert fleet.step(21.0) == [Yield(1), Yield(2), Drain(1, 300.0)]  # new sessions go to the new one from now on
     assert fleet.step(21.0) == [Start(4)]  # a slow drain does not hold the restart up
     fleet.serving(4, 22.0)
-    assert fleet.step(22.0) == [Terminate(2)]
+    assert fleet.step(22.0) == [Drain(2, 300.0)]
     fleet.exited(1, 0, 22.5)
     fleet.exited(2, 0, 22.5)
     assert fleet.step(23.0) == []
@@ -242,7 +244,7 @@ def test_whatever_happens_the_fleet_ends_as_wanted(target: int, events: list[tup
             for action in actions:
                 if isinstance(action, Start):
                     running.add(action.key)
-                elif isinstance(action, Terminate):
+                elif isinstance(action, Terminate | Drain):
                     assert action.key in running and action.key not in told
                     told.add(action.key)
                 elif isinstance(action, Kill):
@@ -260,7 +262,7 @@ def test_whatever_happens_the_fleet_ends_as_wanted(target: int, events: list[tup
             running.discard(key)
             fleet.exited(key, number - 5, now)
         elif what == "leave" and key:
-            fleet.leaving(key)
+            fleet.leaving(key, now)
         elif what == "beat" and key:
             fleet.heard(key, now)
         elif what == "restart":
@@ -296,9 +298,9 @@ def test_more_and_fewer_workers() -> None:
     assert fleet.step(1.0) == [Start(3)]
     fleet.serving(3, 2.0)
     assert fleet.resize(-1)
-    assert fleet.step(3.0) == [Terminate(3)]  # the newest has the fewest sessions
+    assert fleet.step(3.0) == [Drain(3, 300.0)]  # the newest, of those with as few sessions
     fleet.exited(3, 0, 4.0)
-    assert fleet.resize(-1) and fleet.step(5.0) == [Terminate(2)]
+    assert fleet.resize(-1) and fleet.step(5.0) == [Drain(2, 300.0)]
     assert not fleet.resize(-1) and fleet.target == 1
 
 
