@@ -6,6 +6,7 @@ a burst that many workers place at once spreads evenly.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -46,3 +47,32 @@ def _ordered(
     first = uids.index(me) if me in uids else 0
     turned = [*standings[first:], *standings[:first]]
     return sorted((each for each in turned if each.room), key=weight)
+
+
+class Policy(enum.Enum):
+    """Where a recognised start begins (``--placement``)."""
+
+    LEAST_SESSIONS = "least-sessions"
+    LEAST_LOAD = "least-load"
+    ACCEPT = "accept"
+    """Where it arrives."""
+
+
+NEAR = 1
+"""Within this of the emptiest a worker keeps what it accepted: the connection, too, stays where its session is."""
+
+
+def places(standings: Sequence[Standing], me: str, policy: Policy) -> list[str]:
+    """The workers to try for a new session, best first. ``me``, if it takes any, comes first while it is near the best.
+
+    With `Policy.ACCEPT` too: for a worker that may not keep what it accepts.
+    """
+    ordered = by_load(standings, me) if policy is Policy.LEAST_LOAD else by_sessions(standings, me)
+    mine = next((each for each in ordered if each.uid == me), None)
+    if mine is not None:
+        best = ordered[0]
+        near = mine.load <= best.load + NEAR if policy is Policy.LEAST_LOAD else mine.sessions <= best.sessions + NEAR
+        if near or policy is Policy.ACCEPT:
+            ordered.remove(mine)
+            ordered.insert(0, mine)
+    return [each.uid for each in ordered]

@@ -26,7 +26,7 @@ _CELLS = PAGE // 8
 _ROW = 16
 _ENTRY = 4
 _ENTRIES = (_CELLS - _ROW) // _ENTRY
-_FORMAT, _SESSIONS, _HELD, _FLYING, _WORK, _CAP, _REJECTED, _DRAINING, _UNTIL, _WAIT = range(10)
+_FORMAT, _SESSIONS, _HELD, _FLYING, _WORK, _CAP, _REJECTED, _DRAINING, _UNTIL, _WAIT, _IMPLICIT, _REQUESTS = range(12)
 
 
 class _Place(Protocol):
@@ -51,6 +51,15 @@ class Load:
     draining: bool = False
     until: float = 0.0
     wait: float = 0.0
+    implicit: int = 0
+    """Sessions that are not explicit ones."""
+    requests: int = 0
+    """Requests in flight, of any kind."""
+
+    @property
+    def all_sessions(self) -> int:
+        """Sessions of both kinds."""
+        return self.sessions + self.implicit
 
     @property
     def current(self) -> float:
@@ -92,6 +101,13 @@ class Page:
         cells[_WAIT] = load.wait
         cells[_FORMAT] = FORMAT
 
+    def count(self, implicit: int, requests: int) -> None:
+        """Write the figures that are not of explicit sessions."""
+        cells = self._cells
+        cells[_IMPLICIT] = implicit
+        cells[_REQUESTS] = requests
+        cells[_FORMAT] = FORMAT
+
     def read(self) -> Load | None:
         """The figures; None as long as nothing was published, or in another release's format."""
         cells = self._cells
@@ -107,6 +123,8 @@ class Page:
             bool(cells[_DRAINING]),
             cells[_UNTIL],
             cells[_WAIT],
+            int(cells[_IMPLICIT]),
+            int(cells[_REQUESTS]),
         )
 
     def change(self, tag: int, count: int, cost: float) -> None:

@@ -27,9 +27,16 @@ def encode(found: Found) -> dict[str, Any]:
     }
 
 
+def encode_placed(found: Found | None) -> dict[str, Any]:
+    """A request whose session is to begin on the worker that gets it; ``found`` None: it names no session."""
+    return {**(encode(found) if found is not None else {"found": None}), "placed": True}
+
+
 def decode(meta: dict[str, Any], rules: RuleSet, request: RequestView) -> Found | None:
     """What `encode` packed, or what the request's head tells where this worker does not know the rule."""
     packed = meta.get("found")
+    if packed is None and meta.get("placed"):
+        return None
     if packed is not None:
         name, start, end, primary, also, joins = packed
         rule = rules.named(name)
