@@ -17,7 +17,13 @@
     │   ├── HopRefused         the owner's end would not take it (another release, unreadable)    502
     │   ├── AppFailed          the owner's app raised before its reply began; logged there         500
     │   └── HopBroken          the hop broke after the reply had begun; end with FIN
-    └── FrameError             the peer spoke another protocol or broke a limit
+    ├── FrameError             the peer spoke another protocol or broke a limit
+    └── ClientError            of `sessionworkers.client`: a request did not do what was asked
+        ├── SessionClosed      (a ValueError) the session has ended, or was never there         410
+        ├── Unreachable        (a ConnectionError) no connection, or it broke; the request may have run
+        ├── TimedOut           (a TimeoutError) no reply in time; the request may have run
+        ├── NoRoom             (a TimeoutError) no worker had room for a session in time        429
+        └── Rejected           the server said no: `status` and `text` tell why
 
 ``status`` is the HTTP status that the error means to the client, so that no caller needs a ladder of types.
 """
@@ -135,3 +141,44 @@ class HopBroken(HopError):
 
 class FrameError(SessionworkersError):
     """A peer on a private socket broke the frame protocol."""
+
+
+class ClientError(SessionworkersError):
+    """A request of the client SDK did not do what was asked."""
+
+
+class SessionClosed(ClientError, ValueError):
+    """The session has ended, or was never there."""
+
+    status = 410
+
+
+class Unreachable(ClientError, ConnectionError):
+    """The server cannot be reached, or the connection broke. ``sent``: the request may have run."""
+
+    status = 502
+
+    def __init__(self, message: str, *, sent: bool = False) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class TimedOut(ClientError, TimeoutError):
+    """No reply within the time limit. The request may have run."""
+
+    status = 504
+
+
+class NoRoom(ClientError, TimeoutError):
+    """No worker had room for another session within the time that was given."""
+
+    status = 429
+
+
+class Rejected(ClientError):
+    """The server refused: ``status``, and ``text`` as it said it."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status}: {text}")
+        self.status = status
+        self.text = text
