@@ -36,7 +36,14 @@ from sessionworkers.settings.checks import (
 from sessionworkers.settings.option import Option, splitter
 from sessionworkers.settings.rules import rule_texts
 from sessionworkers.settings.sources import EnvironSource, Source, TomlSource, problem_texts
-from sessionworkers.settings.units import DURATION_ALLOWED, SIZE_ALLOWED, parse_duration, parse_size
+from sessionworkers.settings.units import (
+    DURATION_ALLOWED,
+    LIMIT_ALLOWED,
+    SIZE_ALLOWED,
+    parse_duration,
+    parse_limit,
+    parse_size,
+)
 
 _lines = BeforeValidator(splitter("\n;"))
 _names = BeforeValidator(splitter("\n;, "))
@@ -44,6 +51,7 @@ _secrets = BeforeValidator(splitter("\n"))
 _seconds = BeforeValidator(parse_duration)
 
 Seconds = Annotated[float, _seconds, Option("SECONDS", DURATION_ALLOWED)]
+Limit = Annotated[float, BeforeValidator(parse_limit), Option("SECONDS", LIMIT_ALLOWED)]
 Size = Annotated[int, BeforeValidator(parse_size), Option("SIZE", SIZE_ALLOWED)]
 
 _sources: ContextVar[tuple[Source, ...]] = ContextVar("sessionworkers_settings_sources", default=())
@@ -55,7 +63,7 @@ class Settings(BaseSettings):
     Frozen; times are seconds, sizes bytes.
     """
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=False)
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=False, ser_json_inf_nan="constants")
 
     session_id: Annotated[
         list[Annotated[str, AfterValidator(check_rule)]],
@@ -147,6 +155,45 @@ class Settings(BaseSettings):
     hop_connect_timeout: Annotated[Seconds, Field(gt=0)] = Field(
         default=2.0,
         description="How long to try to reach the worker that owns a session before answering 503.",
+    )
+
+    placement: Annotated[
+        Literal["least-sessions", "least-load", "accept"], Option("HOW", "least-sessions, least-load or accept")
+    ] = Field(
+        default="least-sessions",
+        description="Where a session begins whose start a rule recognises: on the worker with the fewest sessions, "
+        "with the least load, or where it arrives.",
+    )
+    drain_timeout: Limit = Field(
+        default=300.0,
+        description="Longest time that a worker which is replaced or scaled away serves its sessions on. 0: none.",
+    )
+    drain_idle: Seconds = Field(
+        default=120.0,
+        description="A session that was not used for this long does not hold a draining worker back, unless it is "
+        "open under a rule with start and end.",
+    )
+    shutdown_timeout: Annotated[Limit | None, Option("SECONDS", LIMIT_ALLOWED)] = Field(
+        default=None,
+        description="When the whole server is told to stop, serve its sessions on for up to this long; new ones get "
+        "503. Default: only open requests are waited for, as uvicorn does.",
+    )
+    max_worker_lifetime: Seconds = Field(
+        default=0.0,
+        description="Replace a worker at this age, spread by a tenth; its sessions are served to their end. 0: never.",
+    )
+    max_workers: Annotated[int | None, Field(ge=1), Option("N", "a whole number, 1 or more")] = Field(
+        default=None,
+        description="Start more workers, up to this many, while all are full or at their load target; drain them "
+        "again when they hold nothing. Default: always --workers.",
+    )
+    load_target: Annotated[float, Field(gt=0, le=1), Option("SHARE", "a number over 0, up to 1")] = Field(
+        default=0.8,
+        description="With --max-workers: the share of one CPU at which a worker counts as full.",
+    )
+    probes: Annotated[bool, Option("", "true or false")] = Field(
+        default=True,
+        description="Answer /-/ready and /-/live. Off: those paths are the app's.",
     )
 
     # Explicit sessions: everything below needs --session-api.

@@ -7,6 +7,7 @@ import re
 
 SIZE_ALLOWED = "bytes, or a number with KiB, MiB, GiB, kB, MB or GB"
 DURATION_ALLOWED = "seconds, or a number with ms, s, m, h or d"
+LIMIT_ALLOWED = DURATION_ALLOWED + "; inf for no limit"
 
 _SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -27,6 +28,13 @@ def parse_duration(value: object) -> float:
     if number is None:
         raise ValueError("not a duration")
     return number
+
+
+def parse_limit(value: object) -> float:
+    """As :func:`parse_duration`, and ``inf`` for no limit."""
+    if value == math.inf or (isinstance(value, str) and value.strip().lower() == "inf"):
+        return math.inf
+    return parse_duration(value)
 
 
 def size_text(value: int) -> str:
