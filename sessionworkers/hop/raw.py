@@ -189,7 +189,7 @@ class ServedRaw(Stream):
 
     # what comes
     def frame(self, kind: int, payload: bytes) -> None:
-        if kind == DATA or kind == END:
+        if kind in (DATA, END):
             self._unread += len(payload)
             self.request.body(payload, kind == END)
         elif kind == CREDIT:

@@ -17,19 +17,24 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
 from uvicorn.logging import AccessFormatter
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-from uvicorn.server import HANDLED_SIGNALS
+from uvicorn.server import HANDLED_SIGNALS, ServerState
 
 from sessionworkers.errors import SessionworkersError
+from sessionworkers.hosts import raw
 from sessionworkers.hosts.protocol import replacement
+from sessionworkers.hosts.raw_owner import RawOwner
 from sessionworkers.manager.protocol import ManagerLink
-from sessionworkers.settings import Settings
+from sessionworkers.worker.router import Router
 from sessionworkers.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from sessionworkers.settings import Settings
 
 log = logging.getLogger("uvicorn.error")
 
@@ -44,6 +49,10 @@ class SessionConfig(uvicorn.Config):
     """uvicorn's configuration; loading it composes the `Worker`. ``worker`` is there once loaded."""
 
     worker: Worker
+    accepting: raw.Accepting | None = None
+    """Carries requests to their owners as raw frames, where uvicorn's protocol allows it."""
+    server_state: ServerState
+    """Of the server that was made for this configuration."""
 
     def __init__(
         self,
@@ -70,14 +79,24 @@ class SessionConfig(uvicorn.Config):
         self.loaded_app = self.worker.app
         if proxy_headers:
             self.loaded_app = ProxyHeadersMiddleware(self.loaded_app, trusted_hosts=self.forwarded_allow_ips)
+        if isinstance(self.worker.app, Router) and self.worker.member is not None:
+            why_not = raw.fits(self.http_protocol_class)
+            if why_not:
+                log.info("Requests of other workers' sessions go by ASGI frames: %s", why_not)
+            else:
+                self.accepting = raw.Accepting(self.worker.app, self)
         self.http_protocol_class = replacement(self.http_protocol_class)
-        self.lifespan_class = _lifespan(
-            self.lifespan_class, self.worker, self.timeout_graceful_shutdown, self._local
-        )
+        self.lifespan_class = _lifespan(self.lifespan_class, self, self._local)
+
+    def before_start(self, state: Callable[[], dict[str, Any]]) -> None:
+        """On the worker's loop, before other workers can reach it."""
+        if self.accepting is not None:
+            self.worker.open_raw = RawOwner(self, self.server_state, state).open
 
 
-def _lifespan(base: Any, worker: Worker, grace: float | None, local: socket.socket | None) -> Any:
+def _lifespan(base: Any, config: SessionConfig, local: socket.socket | None) -> Any:
     """``base`` (uvicorn's lifespan, on, auto or off) with the worker started inside it."""
+    worker, grace = config.worker, config.timeout_graceful_shutdown
 
     class SessionLifespan(base):  # type: ignore[misc]
         should_exit: bool
@@ -89,6 +108,7 @@ def _lifespan(base: Any, worker: Worker, grace: float | None, local: socket.sock
                 return
             state: dict[str, Any] = getattr(self, "state", {})
             try:
+                config.before_start(state.copy)
                 await worker.start(state.copy, local)
             except (SessionworkersError, OSError) as error:
                 log.error("The private server could not start: %s", error)
@@ -111,6 +131,7 @@ class SessionServer(uvicorn.Server):
 
     def __init__(self, config: SessionConfig) -> None:
         super().__init__(config)
+        config.server_state = self.server_state
         self.captured: list[int] = self._captured_signals
 
     @contextlib.contextmanager

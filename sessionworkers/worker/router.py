@@ -6,7 +6,8 @@ One request, step by step (the numbers stand again in the code):
 2. Find the ID. Read the body only where a rule says that the ID may be there.
 3. Look up the claim: own sessions from memory, others' from a bounded cache, else one `stat`.
 4. Decide, by the table in `sessionworkers.affinity.decide`.
-5. Handle here, through the ledger. A claim lost before the handler ran turns into a hop to the winner.
+5. Handle here, through the ledger; a new session where `newcomers` places it. A claim lost before the handler ran
+   turns into a hop to the winner.
 6. Hop. An owner that says "not mine" has the claim read once more; a start gets 409 then.
 7. The owner is gone: the rule's gone answer. What may have run is never repeated.
 """
@@ -30,6 +31,7 @@ from sessionworkers.ledger.known import serve_known
 from sessionworkers.ledger.ledger import Ledger, Receive, Scope, Send
 from sessionworkers.worker.accesslog import note_route
 from sessionworkers.worker.body import BodyTooLarge, read_body
+from sessionworkers.worker.newcomers import Newcomers
 from sessionworkers.worker.passport import decode, encode
 
 log = logging.getLogger("sessionworkers")
@@ -81,8 +83,18 @@ class Router:
         self.app = ledger.app
         self.links = links
         self.max_body = max_body
+        self.newcomers: Newcomers | None = None
+        """Places new sessions, where they do not all begin where they arrive."""
         self._owners: dict[str, str] = {}
         self._recall = Recall(self.rules) if ledger.cookie is None else None
+
+    def think(self) -> None:
+        """Decide every request anew: what was remembered was decided by a worker that takes new sessions."""
+        self._recall = None
+
+    def remember(self) -> None:
+        """The end of `think`."""
+        self._recall = Recall(self.rules) if self.ledger.cookie is None else None
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """The ASGI app. What was decided for the last request like this one is not thought over again."""
@@ -161,7 +173,13 @@ class Router:
             if type(decided) is Failed:
                 await self._hop(scope, receive, send, request, decided.found, decided.owner, decided.error)
             elif type(decided) is Carried:
-                found = decode(decided.meta or {}, self.rules, request)
+                if decided.meta is not None or self._recall is None:
+                    found = decode(decided.meta or {}, self.rules, request)
+                else:
+                    key, found = self._recall.find(scope)
+                    if found is UNKNOWN:
+                        found = decode({}, self.rules, request)
+                        self._recall.note(key, request, found)
                 await self.ledger.serve(scope, receive, send, request, found, Arrival.PRIVATE)
             else:
                 await self._found(scope, receive, send, request, decided)
@@ -202,19 +220,24 @@ class Router:
         self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found | None
     ) -> None:
         try:
-            if found is None:
-                await self._here(scope, receive, send, request, None)
-            else:
+            if found is not None:
                 await self._found(scope, receive, send, request, found)
+                return
+            if self.newcomers is not None:
+                going_on = await self.newcomers.take(scope, receive, send, request, None)
+                if going_on is None:
+                    return
+                receive = going_on
+            await self._here(scope, receive, send, request, None)
         except Refused as refused:
             await refuse(scope, send, refused)
 
     async def _found(self, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found) -> None:
         claim, owner = self._look_up(found.primary.key)  # 3
         if claim is Claim.NONE and found.rule.mint is Mint.CLIENT:
-            other = self._claimed_instead(request, found)
-            if other is not None:
-                found = other
+            claimed = self._claimed_instead(request, found)
+            if claimed is not None:
+                found = claimed
                 claim, owner = self._look_up(found.primary.key)
         names = Names.AN_ID
         if found.also and (found.start or found.end) and self.links is not None:
@@ -231,6 +254,11 @@ class Router:
             raise Refused(409, "session mismatch", "the request names two different sessions")
         if answer is Answer.HERE:
             try:
+                if claim is Claim.NONE and self.newcomers is not None:
+                    going_on = await self.newcomers.take(scope, receive, send, request, found)
+                    if going_on is None:
+                        return
+                    receive = going_on
                 await self._here(scope, receive, send, request, found)  # 5
                 return
             except NotMine as lost:
@@ -271,7 +299,9 @@ class Router:
                 return
             except NotMine as error:
                 self._owners.pop(key, None)
-                receive = error.replay or receive
+                if error.replay is None:  # too much of the body was read to begin again
+                    raise Refused(503, "session moved", "the session moved meanwhile", retry_after=0) from None
+                receive = error.replay
                 if found.start or attempt == 2:
                     raise Refused(409, "session conflict", "another worker claimed this session meanwhile") from None
                 claim, moved = self._look_up(key)

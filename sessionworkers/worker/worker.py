@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import socket
 import time
@@ -17,14 +18,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sessionworkers.affinity.decide import Arrival
+from sessionworkers.affinity.found import Found
 from sessionworkers.affinity.ids import set_mask_key
+from sessionworkers.affinity.placement import Policy
 from sessionworkers.affinity.ruleset import RuleSet
 from sessionworkers.affinity.views import RequestView
 from sessionworkers.claims.directory import DirectoryStore
 from sessionworkers.claims.memory import MemoryStore
 from sessionworkers.claims.store import ClaimStore
+from sessionworkers.errors import NotMine
 from sessionworkers.hop.link import Links
 from sessionworkers.hop.private import PrivateServer
+from sessionworkers.hop.raw import OpenRawly
 from sessionworkers.ledger.answers import Refused, refuse
 from sessionworkers.ledger.current import set_here
 from sessionworkers.ledger.ledger import App, Ledger, Receive, Scope, Send
@@ -32,7 +37,11 @@ from sessionworkers.ledger.sweeper import Sweeper
 from sessionworkers.members.identity import Member, Roster
 from sessionworkers.members.load import LoadBoard
 from sessionworkers.members.runtime import RuntimeDir
+from sessionworkers.observe.ready import Probes
 from sessionworkers.worker import accesslog
+from sessionworkers.worker.accesslog import note_route
+from sessionworkers.worker.drain import Drain, Held, Phase, session_holds
+from sessionworkers.worker.newcomers import Newcomers
 from sessionworkers.worker.passport import decode
 from sessionworkers.worker.router import Router
 from sessionworkers.worker.rules import affinity_cookie, build_rules, names_for
@@ -46,6 +55,9 @@ log = logging.getLogger("uvicorn.error")
 
 STREAMS_GRACE = 10.0
 """Seconds that requests of other workers get to finish when this worker stops, where the host names no other limit."""
+
+LOOK_EVERY = 0.5
+"""Seconds between two looks at what sessions hold a draining worker back."""
 
 CALLBACKS_GRACE = 5.0
 """Seconds that close callbacks get in all when this worker stops."""
@@ -74,7 +86,11 @@ class Worker:
         cookie = affinity_cookie(self.rules, settings)
         store: ClaimStore
         self._links: Links | None = None
-        roster = Roster(self.runtime) if self.runtime is not None else None
+        self.drain = Drain()
+        self._clock = clock
+        self._looked = -math.inf
+        self._sessions_until = -math.inf
+        self._roster = roster = Roster(self.runtime) if self.runtime is not None else None
         if self.runtime is not None and self.member is not None and roster is not None:
             store = DirectoryStore(self.runtime, self.member)
             self._links = Links(
@@ -87,22 +103,37 @@ class Worker:
             from sessionworkers.worker.explicit import ExplicitSessions, metered_app
 
             metered = app = metered_app(app, settings, clock)
+        if settings.probes:
+            app = Probes(app, self.ready)
         self.ledger = Ledger(app, self.rules, store, max_claims=settings.max_claims, cookie=cookie, clock=clock)
         self.app: App = app
-        if self.rules.rules or self.rules.auto is not None:
-            self.app = Router(self.ledger, self._links, max_body=settings.max_body)
-            accesslog.install()
         self.board: LoadBoard | None = None
+        if self._links is not None or metered is not None:
+            uids = roster.serving if roster is not None else None
+            self.board = LoadBoard(self.runtime, store.me, uids)
+        self._newcomers = Newcomers(self.ledger, self._links, self.board, Policy(settings.placement), note_route)
+        self.router: Router | None = None
+        if self.rules.rules or self.rules.auto is not None:
+            self.app = self.router = Router(self.ledger, self._links, max_body=settings.max_body)
+            if self._links is not None and any(rule.starts for rule in self.rules.rules):
+                self.router.newcomers = self._newcomers
+            accesslog.install()
+        self.ledger.book.on_live = self.publish
         self.explicit: ExplicitSessions | None = None
         if metered is not None:
             accesslog.install()
-            uids = roster.serving if roster is not None else None
-            self.board = LoadBoard(self.runtime, store.me, uids)
+            assert self.board is not None
             self.explicit = ExplicitSessions(settings, self.ledger, self.app, self._links, self.board, metered)
             self.app = self.explicit.app
             self.names.append("worker-sessions")
+        self.requests = 0
+        """Requests in flight, as the host last counted them."""
         self._sweeper = Sweeper(self.ledger)
         self._private: PrivateServer | None = None
+        self.open_raw: OpenRawly | None = None
+        """Takes raw streams of other workers; the host sets it before `start`."""
+        self.take_sockets: Callable[[socket.socket], None] | None = None
+        """Takes connections by which other workers hand sockets over; the same."""
         self._started = False
 
     async def start(self, state: Callable[[], dict[str, Any]], local: socket.socket | None = None) -> None:
@@ -110,15 +141,19 @@ class Worker:
 
         ``local``: a listening socket on 127.0.0.1 for the end server of explicit sessions.
         """
-        if self.app is self.ledger.app:
-            return  # no rules: nothing stands around the app, and nobody hops here
+        if self.app is self.ledger.app:  # no rules: nothing stands around the app, and nobody hops here
+            if self.member is not None:
+                self.member.publish()  # so that one that drains knows that another serves
+            return
         set_here(self.ledger)
         self._sweeper.start()
         if self.member is not None:
             self._private = PrivateServer(self.member.uid, self.member.bind(), self._serve_private, state=state)
+            self._private.open_raw, self._private.take_sockets = self.open_raw, self.take_sockets
             await self._private.start()
         if self.explicit is not None:
             await self.explicit.start(state, local)
+        self.publish()
         if self.member is not None:
             self.member.publish()
         self._started = True
@@ -127,9 +162,9 @@ class Worker:
         """Close the private server, then every session. Seconds of ``grace`` for requests of other workers."""
         if self._started:
             self._started = False
+            if self.member is not None:
+                self.member.drain()
             if self.explicit is not None:
-                if self.member is not None:
-                    self.member.drain()
                 await self.explicit.stop(CALLBACKS_GRACE)
             await self._sweeper.stop()
             if self._private is not None:
@@ -149,6 +184,87 @@ class Worker:
             self.ledger.book.store.close()
             self.member.retire()
             self.member = None
+
+    # draining
+
+    def give_way(self, on: bool) -> None:
+        """Leave new sessions to other workers while there are any; or take them again."""
+        if self.drain.give_way(on):
+            self._away(on)
+            if self.member is not None and not on and self._started:
+                self.member.publish()
+
+    def begin_drain(self, timeout: float, *, all: bool = False, sessions: bool = True) -> bool:
+        """Take no new sessions; see `drain.Drain.begin`. True for the first such order."""
+        first = self.drain.begin(self._clock(), timeout, all=all, sessions=sessions)
+        self._newcomers.closing = self.drain.all
+        if first:
+            self._away(True)
+        return first
+
+    def _away(self, on: bool) -> None:
+        self._newcomers.away = on
+        if self.router is not None:
+            if on:
+                self.router.think()
+                self.router.newcomers = self._newcomers
+            else:
+                self.router.remember()
+        if self.member is not None and on:
+            self.member.drain()
+        if self.explicit is not None:
+            self.explicit.owner.draining = on
+            self.explicit.owner.publish()
+
+    @property
+    def hopped(self) -> int:
+        """Requests of other workers that run here."""
+        return self._private.streams if self._private is not None else 0
+
+    def held(self, requests: int, connections: int) -> Held:
+        """What holds this worker back; the host counts its ``requests`` and idle ``connections``."""
+        return Held(requests, self.hopped, self.sessions_until(), connections)
+
+    def sessions_until(self) -> float:
+        """Until when sessions hold this worker back. Looked through twice a second: there may be a million."""
+        now = self._clock()
+        if now - self._looked >= LOOK_EVERY:
+            self._looked = now
+            idle = self.settings.drain_idle
+            until = -math.inf
+            for record in self.ledger.book.records():
+                until = max(
+                    until,
+                    session_holds(
+                        record.state,
+                        record.rule,
+                        in_use=record.in_use > 0,
+                        made=record.made,
+                        last=record.last,
+                        idle=idle,
+                    ),
+                )
+                if until == math.inf:
+                    break
+            self._sessions_until = until
+        return self._sessions_until
+
+    def others(self) -> list[str]:
+        """The other workers that take new sessions."""
+        me = self.ledger.book.store.me
+        return [uid for uid in self._roster.serving() if uid != me] if self._roster is not None else []
+
+    def ready(self) -> bool:
+        """Whether the server takes new sessions, here or on another worker."""
+        if self.drain.all:
+            return False
+        return self.drain.phase in (Phase.SERVING, Phase.YIELDING) or bool(self.others())
+
+    def publish(self) -> None:
+        """Put what is not of explicit sessions on the load board."""
+        if self.board is not None:
+            explicit = len(self.explicit.owner.table) if self.explicit is not None else 0
+            self.board.mine.count(max(0, self.ledger.book.live - explicit), self.requests)
 
     async def _close_sessions(self) -> None:
         closing = [
@@ -171,7 +287,13 @@ class Worker:
             return
         request = RequestView.from_scope(scope)
         found = decode(meta, self.rules, request)
+        if meta.get("placed") and self.drain.phase in (Phase.DRAINING, Phase.ENDING) and not self._mine(found):
+            raise NotMine(None)  # it was on its way when this worker began to drain
         try:
             await self.ledger.serve(scope, receive, send, request, found, Arrival.PRIVATE)
         except Refused as refused:
             await refuse(scope, send, refused)
+
+    def _mine(self, found: Found | None) -> bool:
+        """True if the session that is to begin here is claimed for this worker already."""
+        return found is not None and self.ledger.book.store.owner(found.primary.key) == self.ledger.book.store.me

@@ -1,0 +1,322 @@
+"""The accepting side of raw frames: a request that another worker answers, begun when its head is parsed.
+
+The head goes out as one frame and the reply comes back as bytes, written to the client from the link's callback: no
+task, no parse, no ASGI on the way. uvicorn's own cycle for the request was made as always but is not run; it keeps the
+body that has not been sent yet, and if the owner refuses it runs after all, with the reason for the router to act on.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
+
+from sessionworkers.errors import FrameError, HopError, HopRefused, NotMine, OwnerGone
+from sessionworkers.hop.codec import (
+    ASK,
+    CANCEL,
+    COMPLETE,
+    CREDIT,
+    DATA,
+    END,
+    KEEP,
+    OPEN_RAW,
+    PIECE,
+    RAW,
+    RAW_CLOSE,
+    RAW_KEEP,
+    REFUSE,
+    OpenRaw,
+    header,
+    packed,
+    read_credit,
+    read_refusal,
+)
+from sessionworkers.hop.link import AcceptorLink
+from sessionworkers.hop.wire import Stream
+from sessionworkers.worker.accesslog import note_route
+from sessionworkers.worker.router import DECIDED, Failed, Router
+
+if TYPE_CHECKING:
+    from sessionworkers.affinity.found import Found
+    from sessionworkers.hosts.protocol import SessionHttpToolsProtocol
+
+log = logging.getLogger("uvicorn.error")
+
+ENABLED = True
+"""Off: ASGI frames carry everything."""
+HANDOVER = True
+"""Off: no connection is handed over, whatever the setting."""
+
+_HEAD_END: Final = b"\r\n\r\n"
+
+
+def fits(protocol: Any) -> str:
+    """What of uvicorn's ``protocol`` class is not as raw frames need it; "" if all is."""
+    if not ENABLED:
+        return "they are switched off"
+    if protocol is not HttpToolsProtocol:
+        return f"the HTTP protocol is {getattr(protocol, '__name__', protocol)}"
+    wanted = {"scope", "transport", "flow", "message_event", "expect_100_continue", "keep_alive", "on_response"}
+    wanted |= {"logger", "access_logger", "access_log", "default_headers"}
+    signature = set(inspect.signature(RequestResponseCycle.__init__).parameters) - {"self"}
+    if signature != wanted:
+        return f"this uvicorn's request cycle takes {', '.join(sorted(signature ^ wanted))} otherwise"
+    for name in ("_start_asgi_task", "on_response_complete", "on_headers_complete", "handle_websocket_upgrade"):
+        if not hasattr(HttpToolsProtocol, name):
+            return f"this uvicorn's protocol has no {name}"
+    return ""
+
+
+class Accepting:
+    """What all connections of a worker share for raw frames."""
+
+    def __init__(self, router: Router, config: Any) -> None:
+        self.router = router
+        self.links: Any = router.links
+        self._client = ProxyHeadersMiddleware(_nothing, config.forwarded_allow_ips) if config.proxy_headers else None
+
+    def begin(self, protocol: SessionHttpToolsProtocol, cycle: RequestResponseCycle) -> Remote | None:
+        """The request of ``cycle``, begun at its owner; None: it is this worker's own to run."""
+        scope: Any = cycle.scope
+        choice = self.router.elsewhere(scope)
+        if choice is None:
+            return None
+        found, owner = choice
+        link = self.links.raw_link(owner)
+        if link is None:
+            return None
+        remote = Remote(link, protocol, cycle, found, owner)
+        try:
+            remote.open(self)
+        except (FrameError, TypeError, ValueError, OverflowError):
+            return None  # the head cannot travel so: the router finds out and answers
+        return remote
+
+    def log(self, protocol: SessionHttpToolsProtocol, scope: Any, found: Found, owner: str, status: int) -> None:
+        """The request's line in the access log, as uvicorn's cycle writes it."""
+
+        def write() -> None:
+            note_route(found, f"hop {owner[:8]}")
+            protocol.access_logger.info(
+                '%s - "%s %s HTTP/%s" %d',
+                get_client_addr(scope),
+                scope["method"],
+                get_path_with_query_string(scope),
+                scope["http_version"],
+                status,
+            )
+
+        if self._client is not None:
+            try:
+                self._client(scope, None, None).send(None)  # type: ignore[arg-type]
+            except StopIteration:
+                pass
+        contextvars.copy_context().run(write)
+
+
+async def _nothing(scope: Any, receive: Any, send: Any) -> None:
+    """An app that only lets the proxy headers be read."""
+
+
+class Remote(Stream):
+    """One request that another worker answers. ``cycle`` is uvicorn's, not run."""
+
+    link: AcceptorLink
+    begun = False  # something of the reply's own head has gone to the client
+    _closed_half = False
+
+    def __init__(
+        self,
+        link: AcceptorLink,
+        protocol: SessionHttpToolsProtocol,
+        cycle: RequestResponseCycle,
+        found: Found,
+        owner: str,
+    ) -> None:
+        super().__init__(link, link.number())
+        self.protocol = protocol
+        self.cycle = cycle
+        self.found = found
+        self.owner = owner
+        self._taken: bytearray | None = None  # what was sent of the body, until the owner has begun with it
+        self._last_sent = False
+        self._unread = 0
+        self._accepting: Accepting
+
+    def open(self, accepting: Accepting) -> None:
+        """Send the head. Raises what an unsendable one raises; the owner has heard nothing then."""
+        self._accepting = accepting
+        cycle = self.cycle
+        scope: Any = cycle.scope
+        flags = KEEP if cycle.keep_alive else 0
+        if cycle.waiting_for_100_continue:
+            flags |= ASK
+        body = b""
+        if (not cycle.more_body or self.protocol.bodiless()) and len(cycle.body) <= PIECE:
+            flags |= COMPLETE
+            body = bytes(cycle.body)
+            self._last_sent = True
+        path = scope["path"]
+        raw_path = scope["raw_path"]
+        frame = packed(
+            OPEN_RAW,
+            self.id,
+            OpenRaw(
+                flags,
+                scope["method"],
+                path,
+                raw_path,
+                scope["query_string"],
+                scope["headers"],
+                scope["client"],
+                scope["server"],
+                scope["scheme"],
+                scope["http_version"],
+                self._accepting.router.meta(self.found),
+                body,
+            ),
+        )
+        link = self.link
+        link.streams[self.id] = self
+        link.write(frame)
+        if body:
+            self._taken = bytearray(body)
+            cycle.body = bytearray()
+        elif not self._last_sent:
+            self._taken = bytearray()
+            self.pump()
+
+    # the request's body
+    def pump(self) -> None:
+        """Send what has come of the body, as far as credit allows."""
+        cycle = self.cycle
+        body = cycle.body
+        while not self.ended and not self._last_sent and self.left > 0 and (body or not cycle.more_body):
+            piece = bytes(body[:PIECE])
+            del body[:PIECE]
+            last = not body and not cycle.more_body
+            self.left -= len(piece)
+            if self._taken is not None:
+                self._taken += piece
+            self._last_sent = last
+            self.link.write_with(header(END if last else DATA, self.id, len(piece)), piece)
+        if len(body) <= HIGH_WATER_LIMIT and not self.protocol.pipeline:
+            self.protocol.flow.resume_reading()
+
+    def cancel(self) -> None:
+        """The client is gone."""
+        if not self.ended:
+            self.link.write(packed(CANCEL, self.id, {}))
+            self._detach()
+
+    def resume(self) -> None:
+        """The client takes more again."""
+        if self._unread:
+            unread, self._unread = self._unread, 0
+            self.consumed(unread)
+
+    def tick(self) -> bool:
+        """A cut connection is told by the transport; nothing to watch."""
+        return False
+
+    # the reply
+    def frame(self, kind: int, payload: bytes) -> None:
+        if kind == RAW_KEEP:
+            if payload:
+                self._write(payload)
+            self._complete(False)
+        elif kind == RAW:
+            self._write(payload)
+        elif kind == RAW_CLOSE:
+            if payload:
+                self._write(payload)
+            self._complete(True)
+        elif kind == CREDIT:
+            self._taken = None
+            self.left += read_credit(payload)
+            self.pump()
+        elif kind == REFUSE:
+            refusal = read_refusal(payload)
+            error: HopError
+            if refusal.why == "not-mine":
+                error = NotMine(refusal.owner)
+            elif refusal.why == "closing":
+                error = OwnerGone("the owner is closing")
+            else:
+                error = HopRefused(f"the owner refused the request: {refusal.why}")
+            self._back(error)
+        else:
+            raise FrameError(f"a frame of kind {kind} on a raw stream")
+
+    def lost(self) -> None:
+        if self.begun:
+            self._detach()
+            self._done()
+            self.protocol.transport.close()
+        else:
+            self._back(OwnerGone("the owner was lost before it answered", sent=True))
+
+    def _write(self, data: bytes) -> None:
+        protocol = self.protocol
+        if not self.begun and data[9:12] != b"100":
+            self.begun = True
+            self._taken = None
+            if protocol.access_log:
+                status = int(data[9:12])
+                self._accepting.log(protocol, self.cycle.scope, self.found, self.owner, status)
+            if not self.cycle.keep_alive:
+                data = _closing(data)  # this worker drains since the request went out
+        protocol.transport.write(data)
+        if protocol.flow.write_paused:
+            self._unread += len(data)
+        else:
+            self.consumed(len(data))
+
+    def _complete(self, close: bool) -> None:
+        self._detach()
+        cycle, protocol = self.cycle, self.protocol
+        complete = self.begun
+        self._done()
+        cycle.response_complete = True
+        if close or not cycle.keep_alive or not complete or protocol.half_closed():
+            protocol.transport.close()
+        else:
+            protocol.remote_complete()
+
+    def _back(self, error: HopError) -> None:
+        """Nothing was answered: uvicorn's cycle runs here, and the router decides what the error means."""
+        self._detach()
+        protocol, cycle = self.protocol, self.cycle
+        self._done()
+        if protocol.transport.is_closing():
+            return
+        if self._taken:
+            cycle.body[:0] = self._taken
+            cycle.message_event.set()
+        scope: Any = cycle.scope
+        scope[DECIDED] = Failed(self.found, self.owner, error)
+        protocol.run_here(cycle)
+
+    def _done(self) -> None:
+        if self.protocol.remote is self:
+            self.protocol.remote = None
+
+    def _detach(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self.link.release(self.id)
+
+
+def _closing(data: bytes) -> bytes:
+    """``data`` begins with a reply's head: say in it that the connection will be closed."""
+    head, end, rest = data.partition(_HEAD_END)
+    if not end or b"\r\nconnection: close" in head.lower():
+        return data
+    return b"".join((head, b"\r\nconnection: close", end, rest))
