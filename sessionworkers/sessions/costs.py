@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import logging
@@ -198,6 +199,42 @@ async def read_front(receive: Receive, limit: int) -> tuple[bytes, bool, Receive
         front += event.get("body", b"")
         if not event.get("more_body", False) or len(front) >= limit:
             return front, not event.get("more_body", False), replay(events, receive)
+
+
+class Incoming:
+    """A ``receive`` that knows whether the body has been read to its end."""
+
+    __slots__ = ("_receive", "read")
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.read = False
+
+    async def receive(self) -> Any:
+        """The next event."""
+        event = await self._receive()
+        self.read = event["type"] != "http.request" or not event.get("more_body", False)
+        return event
+
+
+async def discard(receive: Receive, most: int = 16 * 2**20, seconds: float = 2.0) -> None:
+    """Read the rest of a body and forget it, within limits, so that its sender sees the answer and not a reset.
+
+    A server that closes a connection with unread data in it resets it (RFC 9112, 9.6), and clients send again then.
+    """
+
+    async def reading() -> None:
+        size = 0
+        while size <= most:
+            event = await receive()
+            size += len(event.get("body", b""))
+            if event["type"] != "http.request" or not event.get("more_body", False):
+                return
+
+    try:
+        await asyncio.wait_for(reading(), seconds)
+    except asyncio.TimeoutError:
+        pass
 
 
 def replay(events: list[Any], receive: Receive) -> Receive:

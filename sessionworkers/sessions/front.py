@@ -24,7 +24,7 @@ from sessionworkers.affinity.views import RequestView
 from sessionworkers.errors import AppFailed, ClaimError, HopBroken, HopError, NotMine, OwnerBusy, OwnerGone
 from sessionworkers.ledger.answers import Refused, answer, app_failed, refuse
 from sessionworkers.members.load import Load
-from sessionworkers.sessions.costs import App, Receive, Send, read_front, read_whole, replay
+from sessionworkers.sessions.costs import App, Incoming, Receive, Send, discard, read_front, read_whole, replay
 from sessionworkers.sessions.envelope import NOTHING, PREFIX, Envelope, header_id, scan
 from sessionworkers.sessions.grants import GrantKey
 from sessionworkers.sessions.messages import Credentials, digest, malformed, parse_credentials
@@ -89,6 +89,10 @@ class Front:
             return
         request = RequestView.from_scope(scope)
         path = request.route_path
+        incoming: Incoming | None = None
+        if scope["type"] == "http" and request.method != "GET":
+            incoming = Incoming(receive)
+            receive = incoming.receive
         try:
             if scope["type"] == "http":
                 if path in self._posts:  # 1
@@ -106,9 +110,15 @@ class Front:
                 await self._use(scope, receive, send, request, session_id, auth)
                 return
         except Refused as refused:
-            await refuse(scope, send, refused)
+            await self._refuse(scope, incoming, send, refused)
             return
         await self.inner(scope, receive, send)  # 4
+
+    async def _refuse(self, scope: Scope, incoming: Incoming | None, send: Send, refused: Refused) -> None:
+        expected = any(name == b"expect" for name, _ in scope["headers"])  # then nothing was sent yet
+        if incoming is not None and not incoming.read and not expected:
+            await discard(incoming.receive)
+        await refuse(scope, send, refused)
 
     async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
         """``POST …/end`` for the loopback server, which has checked where the request comes from."""
@@ -228,6 +238,10 @@ class Front:
     async def serve_private(self, scope: Scope, receive: Receive, send: Send, told: Sequence[Any]) -> None:
         """A request that another worker's front carried here. Raises `NotMine` for a create that finds no room."""
         what, session_id, auth = told
+        incoming: Incoming | None = None
+        if scope["type"] == "http":
+            incoming = Incoming(receive)
+            receive = incoming.receive
         try:
             if what == USE:
                 await self.owner.use(scope, receive, send, session_id, auth)
@@ -236,7 +250,7 @@ class Front:
             else:
                 await self.answer(what, scope, send, Credentials(session_id, auth))
         except Refused as refused:
-            await refuse(scope, send, refused)
+            await self._refuse(scope, incoming, send, refused)
 
     def _owner_of(self, session_id: str) -> str | None:
         """The worker to hop to; None: here, where an unknown ID is told from an ended one."""

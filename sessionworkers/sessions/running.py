@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from sessionworkers.ledger.answers import Refused, refuse
+from sessionworkers.sessions.costs import discard
 
 CLOSE_CODE: Final = 4410
 """WebSocket close code of a session that is over: 410 in the range that RFC 6455 leaves to applications."""
@@ -103,20 +104,12 @@ class Running:
     async def _end(self) -> None:
         if self._accepted:
             await self._send({"type": "websocket.close", "code": CLOSE_CODE, "reason": "session ended"})
-        elif not self._begun:
+            return
+        if not self._body_read:
+            await discard(self._receive, seconds=DRAIN)
+        if not self._begun:
             await refuse(self._scope, self._send, ended())
-        elif not self._body_read:
-            try:
-                await asyncio.wait_for(self._drain(), DRAIN)
-            except asyncio.TimeoutError:
-                pass
         # Begun and not complete: the host ends the connection with FIN when this returns.
-
-    async def _drain(self) -> None:
-        while not self._body_read:
-            event = await self.receive()
-            if event["type"] != "http.request":
-                return
 
 
 async def _as_coroutine(serve: Callable[[Receive, Send], Awaitable[None]], receive: Receive, send: Send) -> None:
