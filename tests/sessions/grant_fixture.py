@@ -1,0 +1,65 @@
+"""A key pair's public half and what its private half, thrown away since, has signed."""
+
+from __future__ import annotations
+
+PUBLIC_PEM = """\
+-----BEGIN PUBLIC KEY-----
+MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAsXyIUBI/gjUSxAGiI/Xg
+F8Pm2MLVcTZP7r7K2rnKLwFRAK3CV0Emk01WPrZouHl2uMxj5Iov7joeUhffkcTI
+gAyKoxQ/2TFk3cB0iH0ULu4fMCaZ+JOrOMb49C+/POITM8CfT/WdhSJGf2pYOdBR
+e7cUv67Y1p5GF/+GrP4lJQyDcf9htfmykp9jGncoF9Z4emda9GSUcsrUWJ1oM1oa
+nl7nSQE2g97dSgKjJvjoqJQoWWkjOQjgWlC5jbosw5DEi0rqoHr7cofxkcEJPPxC
+raIt51CmJoKMKm8zL8wX6J9elQOUOE8uM7WVOlC4Gi3Q5rkcj+WSxV9ob4tAzjdO
+SwIDAQAB
+-----END PUBLIC KEY-----
+"""
+PKCS1_PEM = """\
+-----BEGIN RSA PUBLIC KEY-----
+MIIBCgKCAQEAsXyIUBI/gjUSxAGiI/XgF8Pm2MLVcTZP7r7K2rnKLwFRAK3CV0Em
+k01WPrZouHl2uMxj5Iov7joeUhffkcTIgAyKoxQ/2TFk3cB0iH0ULu4fMCaZ+JOr
+OMb49C+/POITM8CfT/WdhSJGf2pYOdBRe7cUv67Y1p5GF/+GrP4lJQyDcf9htfmy
+kp9jGncoF9Z4emda9GSUcsrUWJ1oM1oanl7nSQE2g97dSgKjJvjoqJQoWWkjOQjg
+WlC5jbosw5DEi0rqoHr7cofxkcEJPPxCraIt51CmJoKMKm8zL8wX6J9elQOUOE8u
+M7WVOlC4Gi3Q5rkcj+WSxV9ob4tAzjdOSwIDAQAB
+-----END RSA PUBLIC KEY-----
+"""
+SMALL_PEM = """\
+-----BEGIN PUBLIC KEY-----
+MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQCoUy2l9Y1HCQftBr139gEdeSSQ
+0CYU41On+VoXUxILE2lpXhiUcUTMzHqCDruCBzC905TmquJivBDgVtby4NY743nD
+V29yRvQm9Ktj+W8o+KZK+++Iq8ADbEAliWtcMkQEyAyPn6qs+VGvWntZXhHtviIh
+Bb55g75k5ONLu0O29wIDAQAB
+-----END PUBLIC KEY-----
+"""
+EC_PEM = """\
+-----BEGIN PUBLIC KEY-----
+MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE4txzoJ656BY5VLRCCbHL7rjcP1lB
+yTO3WHNKgHosFhbllKr0gP5Pp0kZ2TeADCIqG1taCtvNWsY09WpoPFXqOQ==
+-----END PUBLIC KEY-----
+"""
+SIGNATURE = (
+    "JG8BxwMUhzGDEeRbtKbOC18FenxavM+e5Tx56UFfKQD2IhAatUm7Q+w/DKjIRZdP1LUuBv/pbKykc9OuRPLPYplawxh+X3eiDVOA"
+    "OBpjiK4naCVC/YZz9QvV/mLSuz8ZhR7ylXo94NHNv4l25uDacl0ZrTpGmEcd6dy763wu7VuePQh+imYKOxWZ/RwB2w8fsY+lDgY/"
+    "NSZXOKeKMu5WkIY6wkJeYKyYtc1FFfSK+7A2WDoF20STH7UP4uMZPlNq+o0EslibY7RJHns+vj4T2bFZ4IHMx+KHGm0tLrD2dgbY"
+    "O125QylWqeGX2Fgs+yo36xvRG+Nn0Uci70Kp+mw7gQ=="
+)
+SHA1_SIGNATURE = (
+    "qh17nyC7NzHpMfc+VxPBeM3KlTWQHL/O7PoeJNnrdQ0O2egxOiuqtSQMU31dDJnp8aKWmCMjINRH6i96c/p5y+mEtOil89YCpX22"
+    "NBvXncHIj1sXdclE8SPX58K1EXMYxeBTihj5lkOxytOlyK9ilyIR3IgM1vwgL7Gpv0ToagvNKnKpchN6l4mJVxWKBjKfN996xw7z"
+    "09a1TNVY82AAB8Ujt/hpBGtIl1dmuHL+KNfGNv/xW7cuYMbCl7/J/zE7MwcVS3b7H+B7S6MQQZt/IgMveQa2Hn8tYfRQRXKb71+k"
+    "GkeAYQK143eUF9uUDnROHHbuzAKyt/KmVv5BZHY2Ig=="
+)
+PSS_SIGNATURE = (
+    "EzwOEaP4o563pWpy54vZWCgj7+NxCovzJ8cTXjJ2w7GxrJLYDQwALCxFKkvivi+/HnXR+16RQhv4xrlcwNeDhia4SbVrAzrE/SiS"
+    "YaMlu8dwSSjjxq5KW/6s7QGWf+uBdVSOK+pq+QvqRqDbWMFpm523Vj6m9lI9QHselHwrmGqnpUvUpL5t+rg8QCeu1FrV6YxAfzwl"
+    "Ynm19IdCcMnGVuCsEGucQpNMav3Z/9+qWyVoxDfIPjJXLUrSl2cIzDgZp7YQbAPLPlw88fm+ZPSTNOAcgaVRXETlkDDqJbMlbBIY"
+    "un54IeL+i+P38RfBbCsUDu4rkn/ZF7JfdfrHOP6iuA=="
+)
+SIGNED = {
+    "url": "http://127.0.0.1:8000",
+    "endpoint": "e",
+    "cost": 10,
+    "reqnum": 1,
+    "request_idx": 2,
+    "signature": SIGNATURE,
+}
