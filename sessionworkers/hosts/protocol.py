@@ -11,32 +11,76 @@ Everything else, what is not understood included, runs as uvicorn runs it, and m
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from sessionworkers.hosts import raw
+from sessionworkers.hosts.handover import MOST_BYTES, Channel, let_go, shut
 
 HALF_CLOSED = 0.1
 """Seconds that an owner has to answer a client that has closed its half of the connection. uvicorn closes at once,
 which an app on this very worker may outrun; a hop never could."""
 
+IN_A_ROW = 3
+"""Requests for one other worker after which their connection moves there. A hand-over costs what four forwards do; two
+are forwarded before it is known that more will come."""
+
 
 class SessionHttpToolsProtocol(HttpToolsProtocol):
-    """`HttpToolsProtocol` whose request headers end with the request's head."""
+    """`HttpToolsProtocol` that routes.
+
+    A connection is followed byte by byte only while it may be handed over: from its start, and after a request that
+    belonged elsewhere. One that serves sessions of this worker pays a look at a flag.
+    """
 
     remote: raw.Remote | None = None
     """The request that another worker answers, while it does."""
     accepting: raw.Accepting | None = None
     _half: asyncio.TimerHandle | None = None
+    _follow = False
+    _between = True  # no part of a request's body is outstanding
+    _heads = 0  # heads that the present packet completed
+    _chunk: bytes | None = None  # what a new owner would have to be told; None: more than one request, or none
+    _begun: bytes | None = None  # the head that has come in part
+    _moving: tuple[Channel, RequestResponseCycle | None] | None = None
+    _last_owner = ""
+    _streak = 0
+    _seen: Any = None  # the scope of the last head that was complete
+    _shut = False
+    _arrived: tuple[bytes, Callable[[], None] | None] | None = None  # of a connection that was handed over to here
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.accepting = self.config.accepting  # type: ignore[attr-defined]
+        self.accepting = accepting = self.config.accepting  # type: ignore[attr-defined]
+        self._follow = accepting is not None and accepting.handover is not None
 
     # requests
 
+    def data_received(self, data: bytes) -> None:
+        if not self._follow:
+            super().data_received(data)
+            return
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            self._chunk = begun + data
+        elif self._between and self.scope is self._seen:
+            self._chunk = data
+        else:
+            self._chunk = None  # it begins in a body, or in a head of which not all was kept
+        self._heads = 0
+        super().data_received(data)
+        if self._moving is not None:
+            self._move()
+        elif self.scope is not self._seen and self._heads == 0:
+            self._begun = self._chunk  # a head that has come in part
+        self._chunk = None
+
     def on_headers_complete(self) -> None:
+        self._heads += 1
+        self._seen = self.scope
+        self._between = False
         super().on_headers_complete()
         if not self.parser.should_upgrade():  # an upgrade replays the headers into the WebSocket protocol
             self.headers = []
@@ -44,9 +88,16 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         accepting = self.accepting
         if accepting is not None and app is self.app:
-            self.remote = accepting.begin(self, cycle)
-            if self.remote is not None:
-                return
+            scope: Any = cycle.scope
+            choice = accepting.router.elsewhere(scope)
+            if choice is not None:
+                if accepting.handover is not None and self._moves(choice[1], scope, cycle):
+                    return
+                self.remote = accepting.begin(self, cycle, *choice)
+                if self.remote is not None:
+                    return
+            else:
+                self._follow = False
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
@@ -56,10 +107,78 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
             remote.pump()
 
     def on_message_complete(self) -> None:
+        self._between = True
         super().on_message_complete()
         remote = self.remote
         if remote is not None and remote.cycle is self.cycle:
             remote.pump()
+
+    def handle_websocket_upgrade(self) -> None:
+        if self._moving is not None:
+            return
+        accepting = self.accepting
+        if accepting is not None:
+            choice = accepting.websocket(self)
+            if choice is not None and self._movable(choice[1], None):
+                return
+        super().handle_websocket_upgrade()
+
+    def send_400_response(self, msg: str) -> None:
+        if self._moving is None:  # else the new owner will find it out
+            super().send_400_response(msg)
+
+    # moving to another worker
+
+    def _moves(self, owner: str, scope: Any, cycle: RequestResponseCycle) -> bool:
+        """Hand the connection over: at once for an event stream, else at the third request for one owner in a row."""
+        if not self._follow:
+            self._follow = True
+        if owner == self._last_owner:
+            self._streak += 1
+        else:
+            self._last_owner, self._streak = owner, 1
+        return (self._streak >= IN_A_ROW or _event_stream(scope)) and self._movable(owner, cycle)
+
+    def _movable(self, owner: str, cycle: RequestResponseCycle | None) -> bool:
+        accepting = self.accepting
+        assert accepting is not None
+        if accepting.handover is None or self._arrived is not None or self.scheme != "http":
+            return False  # what has just come is not sent on: two workers may know differently
+        if self._heads != 1 or self._chunk is None or len(self._chunk) > MOST_BYTES or self.pipeline:
+            return False
+        if (
+            self.transport.is_closing()
+            or self.transport.get_write_buffer_size()
+            or self.transport.get_extra_info("sslcontext")
+        ):
+            return False
+        channel = accepting.handover.channel(owner)
+        if channel is None:
+            return False
+        self._moving = (channel, cycle)
+        return True
+
+    def _move(self) -> None:
+        """The packet is parsed: now it goes, or the request is served as it would have been."""
+        assert self._moving is not None
+        channel, cycle = self._moving
+        chunk, self._chunk = self._chunk, None
+        if chunk is not None and channel.send(self.transport.get_extra_info("socket").fileno(), chunk):
+            self.connections.discard(self)
+            self._unset_keepalive_if_required()
+            let_go(self.transport)
+            return
+        self._moving = None
+        self._streak = 0
+        if cycle is not None:
+            self._start_asgi_task(cycle, self.app)
+        else:
+            super().handle_websocket_upgrade()
+
+    def arrive(self, data: bytes, acknowledge: Callable[[], None] | None) -> None:
+        """This connection comes from another worker; call it before the connection is made."""
+        self._arrived = (data, acknowledge)
+        self._shut = True
 
     # what a remote request asks of its connection
 
@@ -82,7 +201,19 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
 
     # the connection
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self._arrived is not None:
+            data, acknowledge = self._arrived
+            if acknowledge is not None:
+                acknowledge()  # before the first byte is fed
+            self.data_received(data)
+            if not self.transport.is_closing():
+                self._arrived = None
+
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._shut:
+            shut(self.transport)
         super().connection_lost(exc)
         if self._half is not None:
             self._half.cancel()
@@ -106,3 +237,11 @@ def replacement(protocol: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
     """Our class for uvicorn's own httptools protocol; any other (h11 drops trailers itself) stays as it is."""
     chosen: Any = SessionHttpToolsProtocol if protocol is HttpToolsProtocol else protocol
     return chosen  # type: ignore[no-any-return]
+
+
+def _event_stream(scope: Any) -> bool:
+    """A GET that takes nothing but server-sent events. (Every MCP POST takes them too.)"""
+    if scope["method"] != "GET":
+        return False
+    accepts = [value for name, value in scope["headers"] if name == b"accept"]
+    return len(accepts) == 1 and accepts[0].strip().lower() == b"text/event-stream"

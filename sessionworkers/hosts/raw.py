@@ -11,7 +11,9 @@ import contextvars
 import inspect
 import logging
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
+import httptools
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -45,6 +47,7 @@ from sessionworkers.worker.router import DECIDED, Failed, Router
 
 if TYPE_CHECKING:
     from sessionworkers.affinity.found import Found
+    from sessionworkers.hosts.handover import Handover
     from sessionworkers.hosts.protocol import SessionHttpToolsProtocol
 
 log = logging.getLogger("uvicorn.error")
@@ -80,15 +83,14 @@ class Accepting:
     def __init__(self, router: Router, config: Any) -> None:
         self.router = router
         self.links: Any = router.links
+        self.handover: Handover | None = None
+        """Set where connections may be handed over."""
         self._client = ProxyHeadersMiddleware(_nothing, config.forwarded_allow_ips) if config.proxy_headers else None
 
-    def begin(self, protocol: SessionHttpToolsProtocol, cycle: RequestResponseCycle) -> Remote | None:
-        """The request of ``cycle``, begun at its owner; None: it is this worker's own to run."""
-        scope: Any = cycle.scope
-        choice = self.router.elsewhere(scope)
-        if choice is None:
-            return None
-        found, owner = choice
+    def begin(
+        self, protocol: SessionHttpToolsProtocol, cycle: RequestResponseCycle, found: Found, owner: str
+    ) -> Remote | None:
+        """The request of ``cycle``, begun at its owner; None: that is the router's to do."""
         link = self.links.raw_link(owner)
         if link is None:
             return None
@@ -98,6 +100,18 @@ class Accepting:
         except (FrameError, TypeError, ValueError, OverflowError):
             return None  # the head cannot travel so: the router finds out and answers
         return remote
+
+    def websocket(self, protocol: SessionHttpToolsProtocol) -> tuple[Found, str] | None:
+        """Session and owner of a WebSocket handshake, if that is another worker."""
+        url = httptools.parse_url(protocol.url)
+        path = protocol.root_path + unquote(url.path.decode("ascii"))
+        scope = {
+            "type": "websocket",
+            "path": path,
+            "query_string": url.query or b"",
+            "headers": protocol.scope["headers"],
+        }
+        return self.router.elsewhere({**scope, "root_path": protocol.root_path})
 
     def log(self, protocol: SessionHttpToolsProtocol, scope: Any, found: Found, owner: str, status: int) -> None:
         """The request's line in the access log, as uvicorn's cycle writes it."""

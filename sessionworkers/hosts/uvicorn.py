@@ -27,9 +27,11 @@ from uvicorn.server import HANDLED_SIGNALS, ServerState
 
 from sessionworkers.errors import SessionworkersError
 from sessionworkers.hosts import raw
+from sessionworkers.hosts.handover import Handover
 from sessionworkers.hosts.protocol import replacement
 from sessionworkers.hosts.raw_owner import RawOwner
 from sessionworkers.manager.protocol import ManagerLink
+from sessionworkers.members.identity import Roster
 from sessionworkers.worker.router import Router
 from sessionworkers.worker.worker import Worker
 
@@ -51,8 +53,10 @@ class SessionConfig(uvicorn.Config):
     worker: Worker
     accepting: raw.Accepting | None = None
     """Carries requests to their owners as raw frames, where uvicorn's protocol allows it."""
+    handover: Handover | None = None
+    server: SessionServer
+    """The server that was made for this configuration, and its state."""
     server_state: ServerState
-    """Of the server that was made for this configuration."""
 
     def __init__(
         self,
@@ -66,6 +70,7 @@ class SessionConfig(uvicorn.Config):
         self._settings = settings
         self._runtime_dir = runtime_dir
         self._local = local
+        self._adopting: set[asyncio.Task[None]] = set()
         super().__init__(app, **options)
 
     def load(self) -> None:
@@ -90,8 +95,41 @@ class SessionConfig(uvicorn.Config):
 
     def before_start(self, state: Callable[[], dict[str, Any]]) -> None:
         """On the worker's loop, before other workers can reach it."""
-        if self.accepting is not None:
-            self.worker.open_raw = RawOwner(self, self.server_state, state).open
+        member = self.worker.member
+        if self.accepting is None or member is None or self.worker.runtime is None:
+            return
+        self.worker.open_raw = RawOwner(self, self.server_state, state).open
+        if self._settings.handover and raw.HANDOVER and not self.is_ssl:
+            roster = Roster(self.worker.runtime)
+            self.handover = Handover(member.uid, roster.socket_path, self._adopt)
+            self.accepting.handover = self.handover
+            self.worker.take_sockets = self.handover.take
+
+    def _adopt(self, sock: socket.socket, data: bytes, acknowledge: Callable[[], None] | None) -> None:
+        """Serve a connection that another worker accepted, or one that could not be handed over."""
+        loop = asyncio.get_running_loop()
+        protocol: Any = self.http_protocol_class(
+            config=self,  # type: ignore[call-arg]
+            server_state=self.server_state,
+            app_state=self.server.lifespan.state,
+            _loop=loop,
+        )
+        protocol.arrive(data, acknowledge)
+
+        async def serve() -> None:
+            try:
+                await loop.connect_accepted_socket(lambda: protocol, sock)
+            except OSError:  # the client is gone meanwhile
+                sock.close()
+                if acknowledge is not None:
+                    acknowledge()
+                return
+            if self.server.should_exit and protocol in self.server_state.connections:
+                protocol.shutdown()  # all others have been told so already
+
+        task = loop.create_task(serve())
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
 
 
 def _lifespan(base: Any, config: SessionConfig, local: socket.socket | None) -> Any:
@@ -116,6 +154,8 @@ def _lifespan(base: Any, config: SessionConfig, local: socket.socket | None) -> 
                 self.should_exit = True
 
         async def shutdown(self) -> None:
+            if config.handover is not None:
+                await config.handover.close()
             await worker.stop(grace)
             await super().shutdown()
 
@@ -131,7 +171,7 @@ class SessionServer(uvicorn.Server):
 
     def __init__(self, config: SessionConfig) -> None:
         super().__init__(config)
-        config.server_state = self.server_state
+        config.server, config.server_state = self, self.server_state
         self.captured: list[int] = self._captured_signals
 
     @contextlib.contextmanager

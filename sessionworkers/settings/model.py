@@ -152,6 +152,11 @@ class Settings(BaseSettings):
         description="Directory for the workers' sockets and claims. Default: a fresh one in $XDG_RUNTIME_DIR, "
         "/dev/shm or the temporary directory, removed at exit.",
     )
+    handover: Annotated[bool, Option("", "true or false")] = Field(
+        default=True,
+        description="Hand a kept-alive connection over to the worker that owns its session, instead of forwarding each "
+        "of its requests.",
+    )
     hop_connect_timeout: Annotated[Seconds, Field(gt=0)] = Field(
         default=2.0,
         description="How long to try to reach the worker that owns a session before answering 503.",

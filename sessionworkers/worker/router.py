@@ -133,9 +133,13 @@ class Router:
         recall = self._recall
         if recall is None or self.links is None:
             return None
-        key, found = recall.find(scope)
-        if found is None:
-            return None
+        key: Key = ()
+        found: Any = UNKNOWN
+        http = scope["type"] == "http"
+        if http:
+            key, found = recall.find(scope)
+            if found is None:
+                return None
         if found is UNKNOWN:
             request = RequestView.from_scope(scope)
             if self.rules.off(request):
@@ -143,7 +147,8 @@ class Router:
             found = self.rules.find(request)
             if isinstance(found, NeedBody):
                 return None
-            recall.note(key, request, found)
+            if http:
+                recall.note(key, request, found)
         try:
             if found is not None and found.candidates:
                 found = self._choose(found)
@@ -151,7 +156,7 @@ class Router:
                 return None
             primary = found.primary.key
             if self.ledger.book.get(primary) is not None:
-                if plain(found):
+                if http and plain(found):
                     scope[DECIDED] = found
                 return None
             owner = self._owners.get(primary)
