@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "settings": {"affinity", "sessions"},
     "ledger": {"affinity", "claims"},
     "sessions": {"affinity", "claims", "ledger", "members"},
-    "worker": {"affinity", "claims", "hop", "ledger", "members", "sessions", "settings"},
+    "worker": {"affinity", "claims", "hop", "ledger", "members", "observe", "sessions", "settings"},
     "manager": {"affinity", "members", "observe", "settings"},
     "hosts": {"affinity", "hop", "ledger", "manager", "members", "sessions", "settings", "worker"},
     "observe": {"affinity", "members"},

@@ -17,6 +17,7 @@ import uvicorn.main
 from click.core import ParameterSource
 
 from sessionworkers.errors import StartupError
+from sessionworkers.manager.cores import usable_cores
 from sessionworkers.settings import ENV_PREFIX, Settings, flag_of, option_of
 from sessionworkers.settings.table import default_text
 
@@ -84,6 +85,17 @@ def overrides_of(ctx: click.Context) -> dict[str, Any]:
     }
 
 
+class WorkersType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A number of workers, or ``auto``: as many as this process may use cores."""
+
+    name = "integer or auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, str) and value.strip().lower() == "auto":
+            return usable_cores()
+        return int(click.INT.convert(value, param, ctx))
+
+
 def uvicorn_params() -> list[click.Parameter]:
     """uvicorn's arguments and options, copied, with OTHER_DEFAULTS."""
     params = []
@@ -92,6 +104,8 @@ def uvicorn_params() -> list[click.Parameter]:
         if param.name in OTHER_DEFAULTS:
             param.default = OTHER_DEFAULTS[param.name]
             param.show_default = True
+        if param.name == "workers":
+            param.type = WorkersType()
         params.append(param)
     return params
 

@@ -22,6 +22,7 @@ from sessionworkers.cli.options import ServerCommand, all_params, config_kwargs,
 from sessionworkers.errors import ConfigError, StartupError
 from sessionworkers.manager.plan import Fleet
 from sessionworkers.manager.process import WorkerOptions, worker_command
+from sessionworkers.manager.scaling import Scaling
 from sessionworkers.manager.shell import Manager
 from sessionworkers.manager.sockets import NO_PORT, Listening, bind, bind_loopback
 from sessionworkers.members.runtime import RuntimeDir
@@ -70,7 +71,8 @@ def run(ctx: click.Context, **_: Any) -> None:
             _running(listening)
             run_reloading(config, options, listening.sockets, local, graceful_given=given)
         return
-    if config.workers > 1:
+    # As PID 1 of a container somebody must bury orphans and pass signals on: that is the manager's work.
+    if config.workers > 1 or settings.max_workers is not None or os.getpid() == 1:
         chosen = ctx.get_parameter_source("workers")
         by = "" if chosen is ParameterSource.COMMANDLINE else " (UVICORN_WORKERS)"
         if kwargs["workers"] is None:
@@ -125,15 +127,26 @@ def _run_manager(config: uvicorn.Config, settings: Settings, options: WorkerOpti
             config.workers,
             graceful=config.timeout_graceful_shutdown,
             healthcheck=config.timeout_worker_healthcheck,
+            drain=settings.drain_timeout,
+            shutdown=settings.shutdown_timeout,
+            scaling=_scaling(config.workers, settings),
         )
         told = options.with_(
             runtime_dir=runtime.path,
             sockets=[sock.fileno() for sock in listening.sockets],
             local=local.fileno() if local is not None else None,
         )
-        code = Manager(fleet, worker_command(), told, on_serving=lambda: _running(listening)).run()
+        code = Manager(fleet, worker_command(), told, on_serving=lambda: _running(listening), runtime=runtime).run()
         logger.info("Stopping parent process [%d]", os.getpid())
     return code
+
+
+def _scaling(workers: int, settings: Settings) -> Scaling | None:
+    if settings.max_workers is None:
+        return None
+    if settings.max_workers < workers:
+        raise ConfigError([f"--max-workers is {settings.max_workers}, fewer than the {workers} workers of --workers"])
+    return Scaling(workers, settings.max_workers, settings.load_target)
 
 
 def _running(listening: Listening) -> None:

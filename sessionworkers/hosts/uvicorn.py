@@ -11,12 +11,16 @@ import asyncio
 import contextlib
 import copy
 import logging
+import math
 import os
+import random
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -27,6 +31,7 @@ from uvicorn.server import HANDLED_SIGNALS, ServerState
 
 from sessionworkers.errors import SessionworkersError
 from sessionworkers.hosts import raw
+from sessionworkers.hosts.drain import Draining
 from sessionworkers.hosts.handover import Handover
 from sessionworkers.hosts.protocol import replacement
 from sessionworkers.hosts.raw_owner import RawOwner
@@ -67,7 +72,7 @@ class SessionConfig(uvicorn.Config):
         local: socket.socket | None = None,
         **options: Any,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._runtime_dir = runtime_dir
         self._local = local
         self._adopting: set[asyncio.Task[None]] = set()
@@ -80,7 +85,7 @@ class SessionConfig(uvicorn.Config):
             super().load()
         finally:
             self.proxy_headers = proxy_headers
-        self.worker = Worker(self.loaded_app, self._settings, self._runtime_dir)
+        self.worker = Worker(self.loaded_app, self.settings, self._runtime_dir)
         self.loaded_app = self.worker.app
         if proxy_headers:
             self.loaded_app = ProxyHeadersMiddleware(self.loaded_app, trusted_hosts=self.forwarded_allow_ips)
@@ -99,7 +104,7 @@ class SessionConfig(uvicorn.Config):
         if self.accepting is None or member is None or self.worker.runtime is None:
             return
         self.worker.open_raw = RawOwner(self, self.server_state, state).open
-        if self._settings.handover and raw.HANDOVER and not self.is_ssl:
+        if self.settings.handover and raw.HANDOVER and not self.is_ssl:
             roster = Roster(self.worker.runtime)
             self.handover = Handover(member.uid, roster.socket_path, self._adopt)
             self.accepting.handover = self.handover
@@ -134,7 +139,7 @@ class SessionConfig(uvicorn.Config):
 
 def _lifespan(base: Any, config: SessionConfig, local: socket.socket | None) -> Any:
     """``base`` (uvicorn's lifespan, on, auto or off) with the worker started inside it."""
-    worker, grace = config.worker, config.timeout_graceful_shutdown
+    worker = config.worker
 
     class SessionLifespan(base):  # type: ignore[misc]
         should_exit: bool
@@ -156,7 +161,7 @@ def _lifespan(base: Any, config: SessionConfig, local: socket.socket | None) -> 
         async def shutdown(self) -> None:
             if config.handover is not None:
                 await config.handover.close()
-            await worker.stop(grace)
+            await worker.stop(config.timeout_graceful_shutdown)
             await super().shutdown()
 
     return SessionLifespan
@@ -173,18 +178,121 @@ class SessionServer(uvicorn.Server):
         super().__init__(config)
         config.server, config.server_state = self, self.server_state
         self.captured: list[int] = self._captured_signals
+        self.draining: Draining | None = None
+        """There once the server has started."""
+        self.link: ManagerLink | None = None
+        self.waits = False
+        """Sessions are waited for when the whole server stops (``--shutdown-timeout``)."""
+        self._born = time.monotonic()
+        self._worn_at = _lifetime(config.settings.max_worker_lifetime)
+        self._most_requests = self.limit_max_requests
+        self._worn = False
+        self._busy = Busy()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start; from then on signals and the manager may drain it."""
+        await super().startup(sockets)
+        if self.started:
+            self.draining = Draining(self, self.config.worker)  # type: ignore[attr-defined]
+
+    async def on_tick(self, counter: int) -> bool:
+        """uvicorn's tick, ten a second, and the drain's."""
+        if self.draining is not None:
+            if self.draining.tick():
+                return True
+            if counter % 10 == 0:
+                self._report(self.draining)
+            if self._replaceable and not self._worn:
+                self._wear()
+        return await super().on_tick(counter)
+
+    @property
+    def _replaceable(self) -> bool:
+        """Somebody starts a successor before this worker goes."""
+        return self.link is not None
+
+    def _wear(self) -> None:
+        """Ask for a successor at the limits; until it is there this worker serves on."""
+        assert self.link is not None
+        if self._most_requests is not None:
+            self.limit_max_requests = None  # uvicorn's own way would end this worker on the spot
+        if self._most_requests is not None and self.server_state.total_requests >= self._most_requests:
+            self._worn = True
+            self.link.worn(f"has served {self.server_state.total_requests} requests")
+        elif time.monotonic() - self._born >= self._worn_at:
+            self._worn = True
+            self.link.worn(f"is {time.monotonic() - self._born:.0f} s old")
+
+    def _report(self, draining: Draining) -> None:
+        worker: Worker = self.config.worker  # type: ignore[attr-defined]
+        worker.requests, _ = draining.count()
+        worker.publish()
+        if self.link is not None:
+            self.link.report(**worker.report(self._busy.share()))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's shutdown, after the drain's last words."""
+        if self.link is not None:
+            self.link.ending()
+        if self.draining is not None and self.draining.begun:
+            await self.draining.cut()
+        await super().shutdown(sockets)
+
+    def obey(self, message: dict[str, Any]) -> None:
+        """An order of the manager (see ``manager.protocol``); unknown ones are left alone."""
+        if self.draining is None:
+            return
+        what = message.get("do")
+        if what in ("yield", "resume"):
+            self.config.worker.give_way(what == "yield")  # type: ignore[attr-defined]
+        elif what == "drain":
+            timeout = message.get("timeout")
+            self.draining.begin(math.inf if timeout is None else float(timeout), all=bool(message.get("all")))
+
+    def on_term(self, sig: int, frame: FrameType | None) -> None:
+        """TERM: drain first where sessions are waited for; a second one changes nothing. A manager orders drains by
+        its messages, and sends TERM to whom it does not want to wait for."""
+        timeout = self.config.settings.shutdown_timeout  # type: ignore[attr-defined]
+        if timeout is None or self.draining is None or self.link is not None:
+            self.handle_exit(sig, frame)
+            return
+        self.captured.append(sig)
+        asyncio.get_running_loop().call_soon_threadsafe(lambda: self._drain_all(timeout))
+
+    def _drain_all(self, timeout: float) -> None:
+        if self.draining is not None:
+            self.draining.begin(timeout, all=True)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {sig: signal.signal(sig, self.handle_exit) for sig in HANDLED_SIGNALS}
+        handlers = {sig: self.on_term if sig == signal.SIGTERM else self.handle_exit for sig in HANDLED_SIGNALS}
+        before = {sig: signal.signal(sig, handler) for sig, handler in handlers.items()}
         try:
             yield
         finally:
             for sig, handler in before.items():
                 signal.signal(sig, handler)
+
+
+class Busy:
+    """The share of one CPU that this process uses, since the last time it was asked."""
+
+    def __init__(self) -> None:
+        self._cpu, self._at = time.process_time(), time.monotonic()
+
+    def share(self) -> float:
+        cpu, at = time.process_time(), time.monotonic()
+        share = (cpu - self._cpu) / max(at - self._at, 1e-6)
+        self._cpu, self._at = cpu, at
+        return round(share, 2)
+
+
+def _lifetime(setting: float) -> float:
+    """``--max-worker-lifetime`` of this worker: spread, so that workers that started together do not age so."""
+    return setting * random.uniform(0.9, 1.1) if setting else math.inf
 
 
 class RouteFormatter(AccessFormatter):
@@ -228,11 +336,12 @@ def run_worker(
     config = SessionConfig(app, settings=settings, runtime_dir=runtime_dir, local=local, **options)
     link = ManagerLink(parent_fd) if parent_fd is not None else None
     server = SessionServer(config)
+    server.link = link
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
         if link is not None:
-            await link.start(loop, lambda: _parent_gone(server))
+            await link.start(loop, lambda: _parent_gone(server), server.obey)
         startup = server.startup
 
         async def started(sockets: list[socket.socket] | None = None) -> None:
@@ -240,7 +349,7 @@ def run_worker(
             if server.started:
                 rules = "Session rules: " + (", ".join(config.worker.names) or "none")
                 if link is not None:
-                    link.serving([rules])
+                    link.serving([rules], uid=config.worker.ledger.book.store.me, does=["drain"])
                 else:
                     log.info(rules)
 

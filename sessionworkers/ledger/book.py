@@ -30,6 +30,9 @@ log = logging.getLogger("sessionworkers")
 FOUNDING, LATER, UNSENT = 0, 1, 2
 """How a key is bound: by the session's first request; later and sent back; later and not sent back yet."""
 
+_OVER = (State.ENDED, State.FAILED, State.ENDING, State.DROPPED)
+"""States of what is no live session, though its claim lives on."""
+
 
 class Term(Protocol):
     """A deadline of a session's own (`sessionworkers.sessions`): for as long as it is open, in place of its rule's."""
@@ -46,7 +49,20 @@ class Term(Protocol):
 class Record:
     """One session. Slots, because a worker may hold a million."""
 
-    __slots__ = ("carriers", "handle", "heap_at", "in_use", "keys", "last", "made", "requests", "rule", "state", "term")
+    __slots__ = (
+        "carriers",
+        "counted",
+        "handle",
+        "heap_at",
+        "in_use",
+        "keys",
+        "last",
+        "made",
+        "requests",
+        "rule",
+        "state",
+        "term",
+    )
 
     def __init__(self, rule: Rule, state: State, now: float) -> None:
         self.rule = rule
@@ -61,6 +77,8 @@ class Record:
         self.heap_at = math.inf
         self.handle: Handle | None = None
         self.term: Term | None = None
+        self.counted = False
+        """It is one of the book's live sessions."""
 
     def deadline(self) -> float:
         """When the claim ends (or an open session of its own deadline); ``inf`` while in use or open."""
@@ -85,6 +103,10 @@ class Book:
         self._unsent: list[tuple[float, str]] = []
         self._unreleased: list[str] = []
         self._order = 0
+        self.live = 0
+        """Sessions that have not ended."""
+        self.on_live: Callable[[], None] | None = None
+        """Called when `live` has changed."""
         self.on_earlier: Callable[[], None] | None = None
         """Called when a deadline earlier than all others was set, so that a sleeping sweeper can wake."""
 
@@ -137,6 +159,8 @@ class Book:
             record.carriers |= 1 << carrier
 
     def _bind(self, record: Record, key: str, how: int, carrier: int) -> None:
+        if not record.keys:
+            self._count(record, True)
         record.keys[key] = how
         if carrier >= 0:
             record.carriers |= 1 << carrier
@@ -152,6 +176,15 @@ class Book:
         if self._by_key.get(key) is record:
             del self._by_key[key]
             self._release(key)
+        if not record.keys:
+            self._count(record, False)
+
+    def _count(self, record: Record, counts: bool) -> None:
+        if record.counted is not counts:
+            record.counted = counts
+            self.live += 1 if counts else -1
+            if self.on_live is not None:
+                self.on_live()
 
     def _release(self, key: str) -> None:
         try:
@@ -188,6 +221,7 @@ class Book:
         """Schedule ``record`` by its present deadline; drop it at once if that is past."""
         if not record.keys:
             return
+        self._count(record, record.state not in _OVER)
         until = record.deadline()
         if until == -math.inf:
             self.forget(record)

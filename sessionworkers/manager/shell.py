@@ -7,7 +7,8 @@ the plan by :meth:`Fleet.due`. Handlers only append; nothing waits for a worker,
 signal  what the manager does
 ======  ==================================================================
 TERM    workers stop gracefully, with --shutdown-timeout once their sessions are over; exit code 0
-INT     workers stop gracefully, without waiting for sessions; another INT, half a second later or more, kills them at once, exit code 130
+INT     workers stop gracefully, without waiting for sessions; another INT, half a second later or more, kills them at
+        once, exit code 130
 QUIT    workers have QUICK seconds; exit code 0
 HUP     restart every worker, one at a time, the new one first; the old ones drain
 TTIN    one worker more

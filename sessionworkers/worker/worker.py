@@ -260,6 +260,15 @@ class Worker:
             return False
         return self.drain.phase in (Phase.SERVING, Phase.YIELDING) or bool(self.others())
 
+    def report(self, busy: float) -> dict[str, Any]:
+        """What the manager is told (see ``manager.scaling.Report``)."""
+        book = self.ledger.book
+        cap = self.settings.max_claims
+        table = self.explicit.owner.table if self.explicit is not None else None
+        full = (cap > 0 and len(book) >= cap) or (table is not None and table.full)
+        idle = book.live == 0 and self.requests == 0 and self.sessions_until() <= self._clock()
+        return {"sessions": book.live, "requests": self.requests, "busy": busy, "full": full, "idle": idle}
+
     def publish(self) -> None:
         """Put what is not of explicit sessions on the load board."""
         if self.board is not None:

@@ -31,7 +31,8 @@ OPTIONS = [part for rule in RULES for part in ("--session-id", rule)] + ["--no-p
 @contextlib.contextmanager
 def gym(workers: int = 3, *, window: float | None = None, options: Sequence[str] = (), **kw: Any) -> Iterator[Server]:
     """The app under its rules; ``window``: seconds for the retry window, the return window and the idle time."""
-    env = {"SESSIONWORKERS_SESSION_SECRET": SECRET}
+    # Placement has tests of its own; here a session begins where its start arrives.
+    env = {"SESSIONWORKERS_SESSION_SECRET": SECRET, "SESSIONWORKERS_PLACEMENT": "accept"}
     if window is not None:
         env |= {f"SESSIONWORKERS_{name}": str(window) for name in ("RETRY_WINDOW", "RETURN_WINDOW", "SESSION_IDLE")}
     with server(APP, workers=workers, command=SESSIONWORKERS, options=[*OPTIONS, *options], env=env, **kw) as running:
