@@ -59,7 +59,7 @@ class Meter:
         if wait <= self.most_wait:
             return None
         self.rejected += 1
-        return max(1, math.ceil(wait - self.most_wait))
+        return max(1, math.ceil(wait - self.most_wait - 1e-6))
 
     def _advance(self, now: float) -> None:
         if self.in_flight:
