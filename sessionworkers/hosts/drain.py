@@ -126,7 +126,12 @@ class Draining:
         worker, drain = self._worker, self._worker.drain
         if not drain.all:
             if self.ends_alone():
-                worker.begin_drain(drain.deadline - time.monotonic(), all=True, sessions=self._server.waits)
+                left = drain.deadline - time.monotonic()
+                if not self._server.waits:  # uvicorn's shutdown: only requests in flight are waited for
+                    self._server.config.timeout_graceful_shutdown = max(1, min(round(left), 3_600))
+                    self._server.handle_exit(signal.SIGTERM, None)
+                    return True
+                worker.begin_drain(left, all=True)
             else:
                 self._close_listeners()
         now = time.monotonic()

@@ -20,6 +20,7 @@ import signal
 import socket
 import ssl
 import sys
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -97,7 +98,7 @@ class Worker(UvicornWorker):
             local=self._local,
             **_options(self.config, self.cfg),
         )
-        self._server = server = SessionServer(config)
+        self._server = server = ArbitersServer(config, ppid=self.ppid, grace=_grace(self.cfg))
         heartbeat = asyncio.create_task(self._heartbeat(server), name="sessionworkers-heartbeat")
         try:
             await server.serve(sockets=self.sockets)
@@ -131,6 +132,64 @@ class Worker(UvicornWorker):
             await asyncio.sleep(every)
 
 
+class ArbitersServer(SessionServer):
+    """Drains as far as gunicorn's arbiter lets a worker do so.
+
+    The arbiter sends TERM, again every second, and does not say why: a reload (its new workers are still booting), one
+    worker less, or the end of the server. So TERM begins a drain for the graceful timeout, less a margin; a worker that
+    sees nobody who serves and nobody who boots knows that the server ends. ``max_requests`` is a drain too.
+    """
+
+    def __init__(self, config: SessionConfig, *, ppid: int, grace: int) -> None:
+        super().__init__(config)
+        self.waits = config.settings.shutdown_timeout is not None
+        self._ppid = ppid
+        self._grace = grace
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.draining is not None:
+            self.draining.ends_alone = self._ends_alone
+
+    def on_term(self, sig: int, frame: FrameType | None) -> None:
+        if self.draining is None:
+            self.handle_exit(sig, frame)
+            return
+        asyncio.get_running_loop().call_soon_threadsafe(self.draining.begin, float(self._grace))
+
+    @property
+    def _replaceable(self) -> bool:
+        """A worker that is alone cannot wait for its successor, which the arbiter starts when it has gone."""
+        return bool(self.worker.others()) or (self.draining is not None and self.draining.begun)
+
+    def _wear(self) -> None:
+        if self.draining is None or not self.aged():
+            return
+        roster = self.worker.roster
+        assert roster is not None
+        serving, all_ = len(roster.serving()), len(roster.uids())
+        if serving - 1 >= all_ - serving + 1:  # after this one as many serve as drain
+            self._worn = True
+            self.draining.begin(self.config.settings.drain_timeout)  # type: ignore[attr-defined]
+
+    def _ends_alone(self) -> bool:
+        roster = self.worker.roster
+        return roster is None or not (self.worker.others() or len(_children(self._ppid)) > len(roster.uids()))
+
+
+def _children(pid: int) -> list[str]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            return file.read().split()
+    except OSError:
+        return []
+
+
+def _grace(cfg: Any) -> int:
+    """Seconds for a drain, and for requests in flight: then the arbiter's SIGKILL is near."""
+    return max(1, int(cfg.graceful_timeout) - SHUTDOWN_MARGIN)
+
+
 def _bind_local(settings: Settings, public: list[Any]) -> socket.socket | None:
     """Every worker binds the port for itself (SO_REUSEPORT): the arbiter has nothing to hand on. StartupError."""
     port = settings.local_port if settings.session_api else 0
@@ -158,7 +217,7 @@ def _options(config: uvicorn.Config, cfg: Any) -> dict[str, Any]:
     if cfg.keepalive == GUNICORN_KEEP_ALIVE:
         options["timeout_keep_alive"] = KEEP_ALIVE
     if options.get("timeout_graceful_shutdown") is None:
-        options["timeout_graceful_shutdown"] = max(1, int(cfg.graceful_timeout) - SHUTDOWN_MARGIN)
+        options["timeout_graceful_shutdown"] = _grace(cfg)
     if options.get("ssl_certfile"):
         options["ssl_version"] = ssl.PROTOCOL_TLS_SERVER  # gunicorn passes the deprecated PROTOCOL_TLS
     return options

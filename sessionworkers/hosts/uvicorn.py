@@ -193,7 +193,7 @@ class SessionServer(uvicorn.Server):
         """Start; from then on signals and the manager may drain it."""
         await super().startup(sockets)
         if self.started:
-            self.draining = Draining(self, self.config.worker)  # type: ignore[attr-defined]
+            self.draining = Draining(self, self.worker)
 
     async def on_tick(self, counter: int) -> bool:
         """uvicorn's tick, ten a second, and the drain's."""
@@ -211,20 +211,31 @@ class SessionServer(uvicorn.Server):
         """Somebody starts a successor before this worker goes."""
         return self.link is not None
 
+    @property
+    def worker(self) -> Worker:
+        """What is composed around the app; there once the configuration is loaded."""
+        worker: Worker = self.config.worker  # type: ignore[attr-defined]
+        return worker
+
+    def aged(self) -> str:
+        """Why this worker wants a successor, "" as long as it does not."""
+        if self._most_requests is not None:
+            self.limit_max_requests = None  # uvicorn's own way would end this worker on the spot
+            if self.server_state.total_requests >= self._most_requests:
+                return f"has served {self.server_state.total_requests} requests"
+        age = time.monotonic() - self._born
+        return f"is {age:.0f} s old" if age >= self._worn_at else ""
+
     def _wear(self) -> None:
         """Ask for a successor at the limits; until it is there this worker serves on."""
         assert self.link is not None
-        if self._most_requests is not None:
-            self.limit_max_requests = None  # uvicorn's own way would end this worker on the spot
-        if self._most_requests is not None and self.server_state.total_requests >= self._most_requests:
+        why = self.aged()
+        if why:
             self._worn = True
-            self.link.worn(f"has served {self.server_state.total_requests} requests")
-        elif time.monotonic() - self._born >= self._worn_at:
-            self._worn = True
-            self.link.worn(f"is {time.monotonic() - self._born:.0f} s old")
+            self.link.worn(why)
 
     def _report(self, draining: Draining) -> None:
-        worker: Worker = self.config.worker  # type: ignore[attr-defined]
+        worker = self.worker
         worker.requests, _ = draining.count()
         worker.publish()
         if self.link is not None:
@@ -244,7 +255,7 @@ class SessionServer(uvicorn.Server):
             return
         what = message.get("do")
         if what in ("yield", "resume"):
-            self.config.worker.give_way(what == "yield")  # type: ignore[attr-defined]
+            self.worker.give_way(what == "yield")
         elif what == "drain":
             timeout = message.get("timeout")
             self.draining.begin(math.inf if timeout is None else float(timeout), all=bool(message.get("all")))

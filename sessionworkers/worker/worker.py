@@ -90,7 +90,7 @@ class Worker:
         self._clock = clock
         self._looked = -math.inf
         self._sessions_until = -math.inf
-        self._roster = roster = Roster(self.runtime) if self.runtime is not None else None
+        self.roster = roster = Roster(self.runtime) if self.runtime is not None else None
         if self.runtime is not None and self.member is not None and roster is not None:
             store = DirectoryStore(self.runtime, self.member)
             self._links = Links(
@@ -156,6 +156,8 @@ class Worker:
         self.publish()
         if self.member is not None:
             self.member.publish()
+        if self.roster is not None:
+            self.roster.bury()  # what killed workers left: under some hosts nobody else does it
         self._started = True
 
     async def stop(self, grace: float | None = None) -> None:
@@ -252,7 +254,7 @@ class Worker:
     def others(self) -> list[str]:
         """The other workers that take new sessions."""
         me = self.ledger.book.store.me
-        return [uid for uid in self._roster.serving() if uid != me] if self._roster is not None else []
+        return [uid for uid in self.roster.serving() if uid != me] if self.roster is not None else []
 
     def ready(self) -> bool:
         """Whether the server takes new sessions, here or on another worker."""

@@ -122,7 +122,8 @@ def test_a_failure_to_boot_ends_the_server_with_its_reason(env: dict[str, str], 
 def test_usr2_hands_the_claims_on_to_the_next_arbiter() -> None:
     # The script: re-executing `python -m gunicorn` puts gunicorn's own folder in front of the standard library.
     command = [os.path.join(os.path.dirname(sys.executable), "gunicorn"), *GUNICORN[3:]]
-    with server(APP, workers=2, command=command, env=ENV, check_leftovers=False) as running:
+    options = ["--graceful-timeout", "5"]  # so long the old workers serve their sessions once the next ones are there
+    with server(APP, workers=2, command=command, options=options, env=ENV, check_leftovers=False) as running:
         before = all_pids(running)
         sid, pid = start(running)
         running.signal(signal.SIGUSR2)
