@@ -24,6 +24,7 @@ from sessionworkers.hop.codec import (
     RAW_CLOSE,
     RAW_KEEP,
     REFUSE,
+    WINDOW,
     OpenRaw,
     Refusal,
     header,
@@ -70,6 +71,7 @@ class ServedRaw(Stream):
         self.write_paused = False
         self.info: dict[str, Any] = {}
         self._out: list[bytes] = []
+        self._size = 0
         self._queue: deque[memoryview] = deque()
         self._end = 0
         self._closing = False
@@ -81,7 +83,11 @@ class ServedRaw(Stream):
     def write(self, data: bytes) -> None:
         if data and not self.ended and not self._end:
             self._out.append(data)
-            self._later()
+            self._size += len(data)
+            if self._size > WINDOW:
+                self.settle()  # an app that never waits must be told when to
+            else:
+                self._later()
 
     def writelines(self, pieces: Any) -> None:
         for piece in pieces:
@@ -96,6 +102,7 @@ class ServedRaw(Stream):
 
     def abort(self) -> None:
         self._out.clear()
+        self._size = 0
         self._queue.clear()
         self.close()
         self.settle()
@@ -165,7 +172,7 @@ class ServedRaw(Stream):
         out = self._out
         if self.ended or not (out or self._end):
             return
-        size = sum(map(len, out))
+        size, self._size = self._size, 0
         if self._queue or size > PIECE or self.left <= 0:
             self._out = []
             self._queue += [memoryview(each) for each in out]
