@@ -182,7 +182,7 @@ class ReplyWatch:
     def _strict(self, rule: Rule, learner: Learner) -> bool:
         if rule.inferred or not rule.strict:
             return False
-        if rule.starts:
+        if rule.starts and (learner.place is not Place.HEAD or self._found is not None):
             return any(pattern.matches(self._request) for pattern in rule.starts)
         if learner.place is Place.BODY and self._request.kind == "http":
             found = self._found

@@ -24,6 +24,7 @@ from sessionworkers.hop.codec import (
 from sessionworkers.hop.dial import dial
 from sessionworkers.hop.wire import Descriptor, Link
 
+HELLO_CHECK: Final = 0.25  # seconds between two looks at whether a silent owner lives
 TICK: Final = 0.02  # seconds: a request that has lasted one to two of them is watched for its client's leaving
 CLOSE_LIMIT: Final = 1.0  # seconds in which the last frames may go out
 
@@ -130,7 +131,8 @@ class Links:
     """The links of one worker to all others.
 
     ``me``: this worker's uid. ``socket_path(uid)``: the path of a worker's private socket. ``alive(uid)``: whether it
-    lives, asked only when it does not answer. ``connect_timeout``: seconds for connecting and saying hello.
+    lives, asked only when it does not answer. ``connect_timeout``: seconds for connecting;
+    ``hello_patience``: seconds that a live owner may then take, since its loop may be busy.
     """
 
     def __init__(
@@ -140,12 +142,14 @@ class Links:
         alive: Callable[[str], bool],
         *,
         connect_timeout: float = 2.0,
+        hello_patience: float = 30.0,
     ) -> None:
         self.me = me
         self.all: set[AcceptorLink] = set()
         self._socket_path = socket_path
         self._alive = alive
         self._timeout = connect_timeout
+        self._patience = hello_patience
         self._ready: dict[str, AcceptorLink] = {}
         self._dialing: dict[str, asyncio.Task[AcceptorLink]] = {}
         self._closed = False
@@ -214,7 +218,13 @@ class Links:
                 descriptor.close()
                 raise
             descriptor.check()
-            await asyncio.wait((link.hello,), timeout=max(0.0, deadline - loop.time()))
+            # It has taken the connection, or its backlog has: a busy owner lives and will answer. Only one that does
+            # not live, or whose loop stands for very long, is given up.
+            patience = loop.time() + self._patience
+            while not link.hello.done() and loop.time() < patience:
+                await asyncio.wait((link.hello,), timeout=min(HELLO_CHECK, patience - loop.time()))
+                if not link.hello.done() and not self._alive(owner):
+                    break
             if not link.hello.done():
                 raise OwnerBusy("the owner did not say hello in time")
             link.hello.result()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sessionworkers.affinity.auto import Auto
 from sessionworkers.affinity.carriers import parse_carrier
+from sessionworkers.affinity.equip import equipped
 from sessionworkers.affinity.paths import PathTemplate
 from sessionworkers.affinity.presets import PRESETS, PresetContext, recognised
 from sessionworkers.affinity.rules import Rule
@@ -33,7 +34,6 @@ def build_rules(settings: Settings, app: Any, runtime: RuntimeDir | None) -> Rul
         "return_window": settings.return_window,
         "idle": settings.session_idle,
     }
-    rules: list[Rule] = [parse_rule(text, name, **times) for name, text in settings.rule_texts()]
     context = PresetContext(
         cookies=tuple((each.name, each.secret, each.max_age) for each in session_cookies(app)),
         secrets=tuple(settings.session_secret),
@@ -41,6 +41,7 @@ def build_rules(settings: Settings, app: Any, runtime: RuntimeDir | None) -> Rul
         return_window=settings.return_window,
         idle=settings.session_idle,
     )
+    rules = [equipped(parse_rule(text, name, **times), context) for name, text in settings.rule_texts()]
     for name in presets_on(settings):
         rules += PRESETS[name].rules(context)
     if settings.affinity_cookie is not None:

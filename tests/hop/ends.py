@@ -109,7 +109,7 @@ async def pair(
     with private_path() as path:
         server = PrivateServer("owner", listen(path), handler, state=state)
         await server.start()
-        links = Links("me", lambda uid: path, lambda uid: True, connect_timeout=timeout)
+        links = Links("me", lambda uid: path, lambda uid: True, connect_timeout=timeout, hello_patience=timeout)
         try:
             yield Pair(links, server, path)
         finally:

@@ -36,7 +36,7 @@ def owner(kind: str, path: str) -> Iterator[subprocess.Popen[str]]:
 
 @contextlib.asynccontextmanager
 async def linked(path: str, *, alive: bool = True, timeout: float = 2.0) -> Any:
-    links = Links("me", lambda uid: path, lambda uid: alive, connect_timeout=timeout)
+    links = Links("me", lambda uid: path, lambda uid: alive, connect_timeout=timeout, hello_patience=timeout)
     try:
         yield links
     finally:

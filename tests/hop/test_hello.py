@@ -253,7 +253,7 @@ def test_an_owner_that_speaks_nonsense(loop: str, name: str, caplog: pytest.LogC
                 sock.close()
 
             serving = asyncio.create_task(asyncio.to_thread(serve))
-            links = Links("me", lambda uid: path, lambda uid: True, connect_timeout=1)
+            links = Links("me", lambda uid: path, lambda uid: True, connect_timeout=1, hello_patience=1)
             host = get()
             with pytest.raises(OwnerGone):
                 await links.carry("owner", host.scope, host.receive, host.send, {})
@@ -293,7 +293,7 @@ def test_a_reply_that_is_nonsense(loop: str, name: str, caplog: pytest.LogCaptur
                 sock.close()
 
             serving = asyncio.create_task(asyncio.to_thread(serve))
-            links = Links("me", lambda uid: path, lambda uid: True, connect_timeout=1)
+            links = Links("me", lambda uid: path, lambda uid: True, connect_timeout=1, hello_patience=1)
             host = get()
             with pytest.raises(expected):
                 await links.carry("owner", host.scope, host.receive, host.send, {})
@@ -308,7 +308,7 @@ def test_an_owner_that_says_nothing(loop: str) -> None:
     async def main() -> None:
         with private_path() as path:
             listener = listen(path)
-            links = Links("me", lambda uid: path, lambda uid: True, connect_timeout=0.1)
+            links = Links("me", lambda uid: path, lambda uid: True, connect_timeout=0.1, hello_patience=0.1)
             host = get()
             with pytest.raises(OwnerBusy):
                 await links.carry("owner", host.scope, host.receive, host.send, {})

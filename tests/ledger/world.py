@@ -16,7 +16,7 @@ from sessionworkers.affinity.ruleset import RuleSet
 from sessionworkers.affinity.views import RequestView
 from sessionworkers.affinity.words import parse_rule
 from sessionworkers.claims.memory import MemoryStore
-from sessionworkers.errors import OwnerGone
+from sessionworkers.errors import NotMine, OwnerGone
 from sessionworkers.ledger.answers import Refused, refuse
 from sessionworkers.ledger.ledger import Ledger
 from sessionworkers.worker.passport import decode
@@ -91,6 +91,9 @@ class World:
         found = decode(json.loads(json.dumps(meta)), ledger.rules, request)
         try:
             await ledger.serve(scope, receive, send, request, found, Arrival.PRIVATE)
+        except NotMine as error:
+            error.replay = receive  # nothing was read: the ledger refuses before the app runs
+            raise
         except Refused as refused:
             await refuse(scope, send, refused)
 
