@@ -47,6 +47,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
     _moving: tuple[Channel, RequestResponseCycle | None] | None = None
     _last_owner = ""
     _streak = 0
+    _idle_since = 0.0  # on the loop's clock; 0 while a request is under way
     _seen: Any = None  # the scope of the last head that was complete
     _shut = False
     _arrived: tuple[bytes, Callable[[], None] | None] | None = None  # of a connection that was handed over to here
@@ -121,6 +122,10 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
             choice = accepting.websocket(self)
             if choice is not None and self._movable(choice[1], None):
                 return
+        self._upgrade()
+
+    def _upgrade(self) -> None:
+        self._forget_timer()  # the WebSocket protocol knows nothing of it
         super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:
@@ -165,7 +170,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
         chunk, self._chunk = self._chunk, None
         if chunk is not None and channel.send(self.transport.get_extra_info("socket").fileno(), chunk):
             self.connections.discard(self)
-            self._unset_keepalive_if_required()
+            self._forget_timer()
             let_go(self.transport)
             return
         self._moving = None
@@ -173,7 +178,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
         if cycle is not None:
             self._start_asgi_task(cycle, self.app)
         else:
-            super().handle_websocket_upgrade()
+            self._upgrade()
 
     def arrive(self, data: bytes, acknowledge: Callable[[], None] | None) -> None:
         """This connection comes from another worker; call it before the connection is made."""
@@ -199,6 +204,43 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
         """Run a request that its owner has refused."""
         super()._start_asgi_task(cycle, self.app)
 
+    # the keep-alive timer
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_since = 0.0
+
+    def _arm(self, delay: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(delay, self._look_idle)
+
+    def _forget_timer(self) -> None:
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
+
+    def _look_idle(self) -> None:
+        """One timer for the whole connection: when it comes up, it is seen how long nothing has come."""
+        self.timeout_keep_alive_task = None
+        if self._idle_since:
+            left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+            if left > 0:
+                self._arm(left)
+            else:
+                self.timeout_keep_alive_handler()
+
+    def on_response_complete(self) -> None:
+        """As uvicorn's, but for the timer, of which it makes and cancels one for every request."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+            return
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._arm(self.timeout_keep_alive)
+
     # the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -214,6 +256,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._shut:
             shut(self.transport)
+        self._forget_timer()
         super().connection_lost(exc)
         if self._half is not None:
             self._half.cancel()

@@ -287,6 +287,8 @@ class Remote(Stream):
                 self._accepting.log(protocol, self.cycle.scope, self.found, self.owner, status)
             if not self.cycle.keep_alive:
                 data = _closing(data)  # this worker drains since the request went out
+        if protocol.transport.is_closing():
+            return  # uvloop's would raise; what is left ends with `cancel`
         protocol.transport.write(data)
         if protocol.flow.write_paused:
             self._unread += len(data)
