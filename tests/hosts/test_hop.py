@@ -324,3 +324,38 @@ def test_100_000_made_up_ids_claim_nothing_where_the_app_mints() -> None:
 
         asyncio.run(flood())
         assert running.claims() == []
+
+
+def test_made_up_ids_never_pass_the_cap_where_clients_mint_and_none_is_left_after_the_window() -> None:
+    count = 100_000 if FULL else 3_000
+    cap = 300
+    options = ["--session-id", "header:x-sid mint=client idle=3", "--max-claims", str(cap), "--no-auto"]
+    with server(APP, workers=2, options=options) as running:
+        statuses: dict[int, int] = {}
+        most = 0
+
+        async def flood() -> None:
+            nonlocal most
+
+            async def some(number: int) -> None:
+                nonlocal most
+                reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+                for each in range(number, count, 20):
+                    writer.write(f"GET /pid HTTP/1.1\r\nHost: x\r\nX-Sid: made-up-{each:08}\r\n\r\n".encode())
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    status = int(head.split()[1])
+                    statuses[status] = statuses.get(status, 0) + 1
+                    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                    await reader.readexactly(length)
+                    if status == 503:
+                        assert b"retry-after" in head.lower()
+                    if each % 500 == 0:
+                        most = max(most, len(running.claims()))
+                writer.close()
+
+            await asyncio.gather(*(some(number) for number in range(20)))
+
+        asyncio.run(flood())
+        assert set(statuses) == {200, 503}
+        assert most <= 2 * cap
+        wait_for(lambda: running.claims() == [], 15, "none is left after the window")

@@ -502,3 +502,45 @@ def test_a_session_ends_and_its_later_alias_lives_on() -> None:
         assert (await world.ask("w0", "POST", "/s/second/act")).by == "w1"
 
     run(test)
+
+
+# auto
+
+
+def test_auto_routes_what_replies_hand_out_and_forgets_what_two_workers_hand_out() -> None:
+    async def test() -> None:
+        minted = iter(f"{number:032x}" for number in (0xABCDEF0123456789 + i * 0x9E3779B97F4A7C15 for i in range(99)))
+
+        def app(request: Request) -> Reply:
+            if request.path == "/new":
+                return as_json(200, {"session_id": next(minted), "build_id": "x"})
+            if request.path == "/same":
+                return as_json(200, {"run_id": "feedface" * 4})
+            return as_json(200, {})
+
+        world = World([], app, workers=3)
+        world.boot_with_auto()
+        sid = (await world.ask("w1", "POST", "/new")).json["session_id"]
+        assert (await world.ask("w0", "GET", f"/thing/{sid}/x")).by == "w1"
+        assert (await world.ask("w2", "GET", f"/q?session_id={sid}")).by == "w1"
+        world.kill("w1")
+        assert (await world.ask("w0", "GET", f"/thing/{sid}/x")).by == "w0", "an inferred ID never refuses"
+        await world.ask("w0", "POST", "/same")
+        await world.ask("w2", "POST", "/same")
+        assert (await world.ask("w2", "GET", "/x?run_id=" + "feedface" * 4)).by == "w2", "no session: it goes nowhere"
+
+    run(test)
+
+
+def test_auto_claims_session_like_request_values_on_sight_and_drops_them_when_the_app_refuses() -> None:
+    async def test() -> None:
+        status = [200]
+        world = World([], lambda request: as_json(status[0], {}), workers=2)
+        world.boot_with_auto()
+        for answer, left in ((404, 0), (200, 1)):
+            status[0] = answer
+            await world.ask("w1", "POST", "/chat", headers={"x-session-id": "conversation-0001-abc"})
+            assert len(world.shared) == left
+        assert (await world.ask("w0", "POST", "/chat", headers={"x-session-id": "conversation-0001-abc"})).by == "w1"
+
+    run(test)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sessionworkers.affinity.auto import Auto, LocalNames
 from sessionworkers.affinity.decide import Arrival
 from sessionworkers.affinity.ruleset import RuleSet
 from sessionworkers.affinity.views import RequestView
@@ -77,6 +78,16 @@ class World:
         ledger = Ledger(self._asgi(name), rules, store, max_claims=self.max_claims, clock=lambda: self.now)
         self.ledgers[name] = ledger
         self.routers[name] = Router(ledger, None if alone else self)
+
+    def boot_with_auto(self) -> None:
+        """Start every worker again with inference on; they share what they learn."""
+        names = LocalNames()
+        for name in self.names:
+            ledger = Ledger(
+                self._asgi(name), RuleSet([], Auto(names)), MemoryStore(name, self.shared), clock=lambda: self.now
+            )
+            self.ledgers[name] = ledger
+            self.routers[name] = Router(ledger, self)
 
     def kill(self, name: str) -> None:
         """The worker dies: its claims stay as tombstones."""
