@@ -4,7 +4,8 @@
 2. Of the workers with room the one with the least load, all reservations counted.
 3. Reserve there, mint an ID, claim it for that worker, hop. The owner adopts the claim; the reservation ends with the
    first byte of its answer, when the session is in its own figures.
-4. It may refuse (full, draining, gone) before anything ran: the next one. None left: 429, with when to come back.
+4. It may refuse (full, draining, gone) before anything ran: the next one. None left: 429, with when to come back; 503
+   if none takes new sessions at all.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ class Placer:
             except OwnerBusy:
                 busy = True
             refused.add(target)
-        if busy:  # 4
+        if all(load.draining for _, load, _, _ in standing):  # 4
+            raise Refused(503, "the server is stopping", "no worker takes new sessions", retry_after=1)
+        if busy:
             raise Refused(503, "no worker can be reached", "the workers with room accept no connection", retry_after=1)
         self.owner.rejected += 1
         self.owner.publish()

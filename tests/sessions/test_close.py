@@ -143,7 +143,7 @@ def test_a_graceful_stop_runs_callbacks_and_hooks_and_before_the_apps_own_shutdo
 
 
 def test_a_recycled_worker_runs_its_hooks() -> None:
-    with sessions("--limit-max-requests", "12", workers=2) as api:
+    with sessions("--limit-max-requests", "12", "--drain-timeout", "2", workers=2) as api:
         ids = [api.open(on_close_route="/hook", lifetime=300) for _ in range(4)]
 
         def all_run() -> bool:
@@ -157,7 +157,7 @@ def test_a_recycled_worker_runs_its_hooks() -> None:
 
 def test_gunicorn_runs_hooks_when_its_workers_are_restarted() -> None:
     environ = {"SESSIONWORKERS_SESSION_API": "true"}
-    with sessions(workers=2, command=GUNICORN, env=environ) as api:
+    with sessions(workers=2, command=[*GUNICORN, "--graceful-timeout", "4"], env=environ) as api:
         ids = [api.open(on_close_route="/hook", lifetime=300) for _ in range(4)]
         api.server.signal(signal.SIGHUP)
         wait_for(lambda: all(api.hooks(each) for each in ids), 20)

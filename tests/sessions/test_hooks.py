@@ -118,6 +118,7 @@ def test_a_request_that_may_have_arrived_is_never_sent_again() -> None:
         port = server.sockets[0].getsockname()[1]
         await outside().post(f"http://127.0.0.1:{port}/x", b"{}", "s")
         server.close()
+        await asyncio.sleep(0.05)
         return connections
 
     assert asyncio.run(main()) == 1
@@ -215,6 +216,7 @@ def test_the_request_is_plain_and_whole() -> None:
         port = server.sockets[0].getsockname()[1]
         await outside().post(f"http://127.0.0.1:{port}/a?b=c", b'{"a": 1}', "s")
         server.close()
+        await asyncio.sleep(0.05)
         return got.decode()
 
     head, _, body = asyncio.run(main()).partition("\r\n\r\n")
