@@ -183,8 +183,8 @@ def row(result: Result) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-HEAD = """| server | what | requests | errors | sessions kept to their end | HUP to new code | old code after it | processes |
-|---|---|---|---|---|---|---|---|"""
+COLUMNS = ("server", "what", "requests", "errors", "sessions kept", "HUP to new code", "old code after it", "processes")
+HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:

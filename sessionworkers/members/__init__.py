@@ -11,6 +11,8 @@ The runtime directory (0700; every name below is made by this package)::
     │   ├── <uid>.serving      published; renamed to <uid>.draining
     │   └── <uid>.load         its page of the load board (a memory map), where there is one
     ├── s/<uid>                the worker's private socket (0600)
+    ├── s/<22 digits>.c        its control socket (0600)
+    ├── control                the manager's control socket (0600), where there is a manager
     ├── claims/<32 hex>        a claim: a hard link of the owner's identity file
     └── names/                 keys learned by `auto`: page (a memory map) and 000 … 255, one name each
 

@@ -24,6 +24,11 @@ FOUND = b"sessionworkers 1 found\n"  # there before at: stays itself
 MARKS = (FRESH, MADE, FOUND)
 
 
+def control_name(uid: str) -> str:
+    """Name of a worker's control socket, beside its private one. No longer than that: a path has 107 bytes."""
+    return uid[:-2] + ".c"
+
+
 def settle(fd: int, path: str, lock: locks.HeldLock, mark: bytes) -> None:
     """Put a configured directory in order; the caller holds its whole server lock."""
     if os.pread(lock.fd, len(FRESH), 0) in MARKS:

@@ -17,7 +17,7 @@ import time
 
 from ..errors import StartupError
 from . import fork, locks
-from .contents import SOCKETS, UID_LENGTH
+from .contents import SOCKETS, UID_LENGTH, control_name
 from .roster import DRAINING, LIVES_HERE, LOCK, SERVING, Roster, lives_here, remove, valid_uid
 from .runtime import RuntimeDir
 
@@ -122,7 +122,8 @@ class Member:
         self.identities = Identities(runtime.members_fd)
         self.socket_path = f"{runtime.path}/{SOCKETS}/{uid}"
         self._lock = lock
-        self._listener: tuple[int, int] | None = None  # (descriptor, inode of the path)
+        self._listener: int | None = None  # its descriptor
+        self._control: int | None = None
 
     @classmethod
     def enlist(cls, runtime: RuntimeDir) -> Member:
@@ -156,32 +157,42 @@ class Member:
         Bound by ourselves: ``asyncio.create_unix_server(path=...)`` takes a live path over without a word, and
         uvicorn's ``uds`` makes it 0666. The process that listens is the one whose uid peers see (SO_PEERCRED).
         """
+        listener = self._bind(self.uid, backlog)
+        self._listener = listener.fileno()
+        return listener
+
+    def bind_control(self) -> socket.socket:
+        """The listener of this worker's control socket, beside the private one and as private. StartupError."""
+        listener = self._bind(control_name(self.uid), 16)
+        self._control = listener.fileno()
+        return listener
+
+    def _bind(self, name: str, backlog: int) -> socket.socket:
+        path = f"{self.runtime.path}/{SOCKETS}/{name}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # Linux gives the path the mode of the socket, less the umask. So no other thread sees a changed umask.
             os.fchmod(listener.fileno(), 0o600)
-            listener.bind(self.socket_path)
-            info = os.stat(self.uid, dir_fd=self.runtime.sockets_fd, follow_symlinks=False)
+            listener.bind(path)
+            info = os.stat(name, dir_fd=self.runtime.sockets_fd, follow_symlinks=False)
             if info.st_mode & 0o177:
-                listener = self._bind_under_umask(listener)
-                info = os.stat(self.uid, dir_fd=self.runtime.sockets_fd, follow_symlinks=False)
+                listener = self._bind_under_umask(listener, name)
             listener.listen(backlog)
             listener.setblocking(False)
         except OSError as error:
             listener.close()
-            raise StartupError(f"cannot listen on {self.socket_path}: {error.strerror or error}") from error
+            raise StartupError(f"cannot listen on {path}: {error.strerror or error}") from error
         fork.close_in_child(listener.fileno())
-        self._listener = (listener.fileno(), info.st_ino)
         return listener
 
-    def _bind_under_umask(self, listener: socket.socket) -> socket.socket:
+    def _bind_under_umask(self, listener: socket.socket, name: str) -> socket.socket:
         # A kernel that ignores the socket's own mode (gVisor): the file was 0755 for a moment, inside a 0700 directory.
         listener.close()
-        os.unlink(self.uid, dir_fd=self.runtime.sockets_fd)
+        os.unlink(name, dir_fd=self.runtime.sockets_fd)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
         try:
-            listener.bind(self.socket_path)
+            listener.bind(f"{self.runtime.path}/{SOCKETS}/{name}")
         except OSError:
             listener.close()
             raise
@@ -216,9 +227,13 @@ class Member:
         for state in (SERVING, DRAINING):
             remove(members_fd, self.uid + state)
         if self._listener is not None:
-            fork.forget(self._listener[0])
+            fork.forget(self._listener)
             remove(self.runtime.sockets_fd, self.uid)
             self._listener = None
+        if self._control is not None:
+            fork.forget(self._control)
+            remove(self.runtime.sockets_fd, control_name(self.uid))
+            self._control = None
         if not keep_tombstone:
             self._remove_claims()
         remove(members_fd, self.uid + LOCK)

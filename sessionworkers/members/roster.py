@@ -7,7 +7,7 @@ import re
 from typing import Protocol
 
 from . import fork, locks
-from .contents import SOCKETS
+from .contents import SOCKETS, control_name
 
 LIVES_HERE: set[str] = set()  # uids enlisted by this very process: the kernel does not tell a process its own locks
 
@@ -96,6 +96,7 @@ class Roster:
                 for state in (SERVING, DRAINING, LOAD):
                     remove(self._members_fd, uid + state)
                 remove(self._sockets_fd, uid)
+                remove(self._sockets_fd, control_name(uid))
                 remove(self._members_fd, name)
                 found.append(uid)
         return sorted(found)
