@@ -21,6 +21,7 @@ import socket
 import struct
 from array import array
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 from sessionworkers.errors import FrameError, HopError
@@ -36,13 +37,14 @@ DIAL_LIMIT: Final = 2.0  # seconds for connecting and the hello
 PAUSE: Final = 1.0  # seconds before a channel that could not be opened is tried again
 SOCKETS: Final = "sockets"  # what the owner's hello says on a channel
 
-_HEAD: Final = struct.Struct("!II")  # length of the bytes, number
+_HEAD: Final = struct.Struct("!IIB")  # length of the bytes, number, how often it has moved
 _ACK: Final = struct.Struct("!I")
 _FDS: Final = 4
 _RIGHTS: Final = socket.CMSG_SPACE(_FDS * array("i").itemsize)
 
-Adopt = Callable[[socket.socket, bytes, "Callable[[], None] | None"], None]
-"""Serve this connection; the function acknowledges it and is called before the first byte is fed."""
+Adopt = Callable[[socket.socket, bytes, int, "Callable[[], None] | None"], None]
+"""Serve this connection, which was read so far and has moved so often; the function acknowledges it and is called
+before the first byte is fed."""
 
 
 class _Nobody(asyncio.Protocol):
@@ -58,12 +60,12 @@ class Channel:
         self.closed = False
         self._takes_back = takes_back
         self._number = 0
-        self._waiting: dict[int, tuple[int, bytes]] = {}
+        self._waiting: dict[int, tuple[int, bytes, int]] = {}
         self._acks = bytearray()
         close_in_child(sock.fileno())
         loop.add_reader(sock.fileno(), self._read)
 
-    def send(self, fd: int, data: bytes) -> bool:
+    def send(self, fd: int, data: bytes, moves: int) -> bool:
         """Hand ``fd`` over with ``data``; False if that is not possible now, and nothing has happened."""
         if self.closed or len(data) > MOST_BYTES:
             return False
@@ -72,14 +74,14 @@ class Channel:
         except OSError:
             return False
         number = self._number = (self._number + 1) & 0xFFFFFFFF
-        message = _HEAD.pack(len(data), number) + data
+        message = _HEAD.pack(len(data), number, min(moves + 1, 255)) + data
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]))]
         try:
             sent = self.sock.sendmsg([message], rights, socket.MSG_DONTWAIT)
         except OSError:  # full, or the owner is gone
             os.close(kept)
             return False
-        self._waiting[number] = (kept, data)
+        self._waiting[number] = (kept, data, moves)
         if sent < len(message):  # cannot be, see MOST_BYTES; the owner has not got it whole and never will
             self.close()
         return True
@@ -111,8 +113,8 @@ class Channel:
         forget(self.sock.fileno())
         self.sock.close()
         waiting, self._waiting = self._waiting, {}
-        for kept, data in waiting.values():
-            self._takes_back(socket.socket(fileno=kept), data, None)
+        for kept, data, moves in waiting.values():
+            self._takes_back(socket.socket(fileno=kept), data, moves, None)
 
 
 class Handover:
@@ -241,7 +243,7 @@ class _Taking:
     def _cut(self) -> None:
         held = self._held
         while len(held) >= _HEAD.size:
-            length, number = _HEAD.unpack_from(held)
+            length, number, moves = _HEAD.unpack_from(held)
             end = _HEAD.size + length
             if length > MOST_BYTES or not self._fds:
                 log.warning("a channel for sockets was closed: it does not hold what it should")
@@ -253,7 +255,7 @@ class _Taking:
             del held[:end]
             fd = self._fds.pop(0)
             os.set_inheritable(fd, False)
-            self.handover._adopt(socket.socket(fileno=fd), data, lambda number=number: self._ack(number))  # type: ignore[misc]
+            self.handover._adopt(socket.socket(fileno=fd), data, moves, partial(self._ack, number))
 
     def _ack(self, number: int) -> None:
         if self._closed:

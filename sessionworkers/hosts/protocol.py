@@ -25,7 +25,11 @@ which an app on this very worker may outrun; a hop never could."""
 
 IN_A_ROW = 3
 """Requests for one other worker after which their connection moves there. A hand-over costs what four forwards do; two
-are forwarded before it is known that more will come."""
+are forwarded before it is known that more will come. It doubles with each move: a proxy's connection, which carries
+anybody's requests, does not go back and forth."""
+MOST_DOUBLINGS = 8
+LONG = 8 * 1024
+"""Longer pieces are not copied to be joined."""
 
 
 class SessionHttpToolsProtocol(HttpToolsProtocol):
@@ -35,6 +39,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
     belonged elsewhere. One that serves sessions of this worker pays a look at a flag.
     """
 
+    _joiner: Joiner | None = None
     remote: raw.Remote | None = None
     """The request that another worker answers, while it does."""
     accepting: raw.Accepting | None = None
@@ -47,6 +52,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
     _moving: tuple[Channel, RequestResponseCycle | None] | None = None
     _last_owner = ""
     _streak = 0
+    _moves_so_far = 0
     _idle_since = 0.0  # on the loop's clock; 0 while a request is under way
     _seen: Any = None  # the scope of the last head that was complete
     _shut = False
@@ -99,6 +105,12 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
                     return
             else:
                 self._follow = False
+        if self.tasks:
+            joiner = self._joiner
+            if joiner is None:
+                joiner = self._joiner = Joiner(self.transport, self.loop)
+            joiner.first = True
+            cycle.transport = joiner  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
@@ -142,7 +154,9 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
             self._streak += 1
         else:
             self._last_owner, self._streak = owner, 1
-        return (self._streak >= IN_A_ROW or _event_stream(scope)) and self._movable(owner, cycle)
+        return (
+            self._streak >= IN_A_ROW << min(self._moves_so_far, MOST_DOUBLINGS) or _event_stream(scope)
+        ) and self._movable(owner, cycle)
 
     def _movable(self, owner: str, cycle: RequestResponseCycle | None) -> bool:
         accepting = self.accepting
@@ -168,7 +182,9 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
         assert self._moving is not None
         channel, cycle = self._moving
         chunk, self._chunk = self._chunk, None
-        if chunk is not None and channel.send(self.transport.get_extra_info("socket").fileno(), chunk):
+        if chunk is not None and channel.send(
+            self.transport.get_extra_info("socket").fileno(), chunk, self._moves_so_far
+        ):
             self.connections.discard(self)
             self._forget_timer()
             let_go(self.transport)
@@ -180,8 +196,9 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
         else:
             self._upgrade()
 
-    def arrive(self, data: bytes, acknowledge: Callable[[], None] | None) -> None:
+    def arrive(self, data: bytes, moves: int, acknowledge: Callable[[], None] | None) -> None:
         """This connection comes from another worker; call it before the connection is made."""
+        self._moves_so_far = moves
         self._arrived = (data, acknowledge)
         self._shut = True
 
@@ -280,6 +297,51 @@ def replacement(protocol: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
     """Our class for uvicorn's own httptools protocol; any other (h11 drops trailers itself) stays as it is."""
     chosen: Any = SessionHttpToolsProtocol if protocol is HttpToolsProtocol else protocol
     return chosen  # type: ignore[no-any-return]
+
+
+class Joiner:
+    """Puts a reply's head and its first piece of body into one write; for use while the worker is busy.
+
+    An idle one had better not: there the early head wakes the client while the body is still being made. The head waits
+    for this iteration of the loop at most.
+    """
+
+    __slots__ = ("_held", "_loop", "_transport", "first")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held = b""
+        self.first = True
+        """The next thing written is a reply's head."""
+
+    def write(self, data: bytes) -> None:
+        if self._held:
+            held, self._held = self._held, b""
+            if len(data) > LONG:
+                self._transport.writelines((held, data))
+            else:
+                self._transport.write(held + data)
+        elif self.first and data[9:12] != b"100":
+            self.first = False
+            self._held = data
+            self._loop.call_soon(self.flush)
+        else:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Write the head by itself, if nothing came."""
+        if self._held:
+            held, self._held = self._held, b""
+            if not self._transport.is_closing():
+                self._transport.write(held)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
 
 def _event_stream(scope: Any) -> bool:

@@ -110,7 +110,7 @@ class SessionConfig(uvicorn.Config):
             self.accepting.handover = self.handover
             self.worker.take_sockets = self.handover.take
 
-    def _adopt(self, sock: socket.socket, data: bytes, acknowledge: Callable[[], None] | None) -> None:
+    def _adopt(self, sock: socket.socket, data: bytes, moves: int, acknowledge: Callable[[], None] | None) -> None:
         """Serve a connection that another worker accepted, or one that could not be handed over."""
         loop = asyncio.get_running_loop()
         protocol: Any = self.http_protocol_class(
@@ -119,7 +119,7 @@ class SessionConfig(uvicorn.Config):
             app_state=self.server.lifespan.state,
             _loop=loop,
         )
-        protocol.arrive(data, acknowledge)
+        protocol.arrive(data, moves, acknowledge)
 
         async def serve() -> None:
             try:
