@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-_OURS = re.compile(r"^(SESSIONWORKERS_(?!FULL$|NEMO_)|UVICORN_|WEB_CONCURRENCY$|FORWARDED_ALLOW_IPS$)")
+_OURS = re.compile(r"^(SESSIONWORKERS_(?!FULL$|NEMO_|VASTAI_)|UVICORN_|WEB_CONCURRENCY$|FORWARDED_ALLOW_IPS$)")
 
 
 @pytest.fixture(autouse=True)
