@@ -82,7 +82,7 @@ def cancel_task(session_id: str, auth_data: Any, payload: Any) -> tuple[int, Any
 
 
 def count(session_id: str, auth_data: Any, payload: Any) -> tuple[int, Any]:
-    return 200, {"cancelled": cancelled, "jobs": len(jobs)}
+    return 200, {"cancelled": cancelled, "jobs": len(jobs), "pid": os.getpid()}
 
 
 ROUTES = {"/start_task": start_task, "/status": status, "/cancel_task": cancel_task, "/cancelled": count}

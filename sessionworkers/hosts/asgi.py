@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from typing import Any
 
 from sessionworkers.errors import ConfigError, SessionworkersError
 from sessionworkers.ledger.ledger import App, Receive, Scope, Send
+from sessionworkers.manager.sockets import bind_loopback
 from sessionworkers.members.runtime import RuntimeDir
 from sessionworkers.settings import Settings
 from sessionworkers.worker.worker import Worker
@@ -81,11 +83,20 @@ class SessionRouter:
         self._worker = Worker(self._app, settings, self._runtime.path)
         state: dict[str, Any] = scope.get("state") or {}
         try:
-            await self._worker.start(lambda: dict(state))
+            await self._worker.start(lambda: dict(state), _bind_local(settings))
         except BaseException:
             self._worker.release()
             self._worker = None
             raise
+
+
+def _bind_local(settings: Settings) -> socket.socket | None:
+    """The loopback port of the session API, if one is named: there is no public port here to count from."""
+    if not settings.session_api or not settings.local_port:
+        return None
+    sock = bind_loopback(settings.local_port, shared=True)
+    sock.set_inheritable(False)
+    return sock
 
 
 class _InnerLifespan:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness import GUNICORN, ROOT, SESSIONWORKERS, fetch, free_port, server, wait_for
+from tests.harness import GUNICORN, ROOT, SESSIONWORKERS, UVICORN, fetch, free_port, server, wait_for
 from tests.sessions.kit import APP, AUTH, UNKNOWN, Api, sessions
 
 TRIES = 8
@@ -275,3 +275,29 @@ def test_one_worker_serves_the_port_too() -> None:
     with sessions(workers=1) as api:
         body = {"session_id": api.open(), "session_auth": AUTH}
         assert fetch(api.port + 1, "POST", "/session/end", body).status == 200
+
+
+def test_reload_serves_the_port_too() -> None:
+    with sessions("--reload", workers=1) as api:
+        found = api.server.fetch("GET", "/env").json
+        assert found["WORKER_HTTP_PORT"] == found["at_import"] == str(api.port + 1)
+        body = {"session_id": api.open(), "session_auth": AUTH}
+        assert fetch(api.port + 1, "POST", "/session/end", body).status == 200
+
+
+def test_the_plain_asgi_way_in_serves_a_named_port(tmp_path: pathlib.Path) -> None:
+    port = free_port()
+    runtime = f"/dev/shm/sw-test-{os.getpid()}-runtime"
+    environ = {
+        "SESSIONWORKERS_RUNTIME_DIR": runtime,
+        "SESSIONWORKERS_SESSION_API": "true",
+        "SESSIONWORKERS_LOCAL_PORT": str(port),
+    }
+    with sessions(app="tests.sessions.routed:app", workers=2, command=UVICORN, env=environ) as api:
+        for _ in range(TRIES):
+            session_id = api.open()
+            assert api.use(session_id).json["session"] == session_id
+            body = {"session_id": session_id, "session_auth": AUTH}
+            assert fetch(port, "POST", "/session/end", body).status == 200
+            assert api.use(session_id).status == 410
+    assert not os.path.exists(runtime)
