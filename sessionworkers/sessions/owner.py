@@ -9,6 +9,7 @@ for any of that.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import secrets
 import time
@@ -33,6 +34,8 @@ from sessionworkers.sessions.messages import Credentials, Wanted, digest, hook_b
 from sessionworkers.sessions.meter import Meter
 from sessionworkers.sessions.running import Receive, Running, Send, ended
 from sessionworkers.sessions.table import Explicit, Table, mint
+
+log = logging.getLogger("sessionworkers")
 
 RULE_NAME = "worker-sessions"
 
@@ -270,6 +273,7 @@ class Owner:
             session.hook = self.hooks.post(
                 session.on_close_route, hook_body(session.on_close_payload, session.id), session.id
             )
+        session.auth_data = session.on_close_payload = None  # the record stays for the retry window, these need not
         self.ledger.book.settle(record)
         self._changed()
 
@@ -285,6 +289,8 @@ class Owner:
             self.close(session, "stopped")
         if self.hooks.tasks:
             await asyncio.wait(self.hooks.tasks, timeout=grace)
+        if self.hooks.tasks:
+            log.warning("%d close hooks did not finish within %g s", len(self.hooks.tasks), grace)
         for task in list(self.hooks.tasks):
             task.cancel()
 

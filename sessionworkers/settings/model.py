@@ -238,7 +238,7 @@ class Settings(BaseSettings):
         description="Idle time that an explicit session is allowed, where its create does not say.",
     )
     session_max_lifetime: Annotated[Seconds, Field(gt=0)] = Field(
-        default=30 * 86_400.0,
+        default=604_800.0,
         description="Longest idle time that a create may ask for; more is refused with 422.",
     )
     session_extend: Annotated[Literal["idle", "add"], Option("HOW", "idle or add")] = Field(

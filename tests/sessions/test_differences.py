@@ -63,7 +63,7 @@ def test_3_a_session_past_its_deadline_is_410_at_once(api: Api) -> None:
     assert api.health(session_id).json == {"ok": False}
 
 
-BAD_LIFETIMES = [0, -5, -0.0, "60", None, True, [1], {"s": 1}, 1e300, 10**400, 31 * 86_400]
+BAD_LIFETIMES = [0, -5, -0.0, "60", None, True, [1], {"s": 1}, 1e300, 10**400, 8 * 86_400]
 
 
 @pytest.mark.parametrize("lifetime", BAD_LIFETIMES, ids=lambda value: repr(value)[:12])
