@@ -21,6 +21,13 @@ COMMANDS = {
         "check_command",
         "Show the session rules in force, and what a request meets.",
     ),
+    "status": ("sessionworkers.cli.control", "status_command", "Show a running server and its workers."),
+    "sessions": ("sessionworkers.cli.sessions", "sessions_command", "List, show, end or drain its sessions."),
+    "explain": ("sessionworkers.cli.sessions", "explain_command", "Say where a request would go now, and why."),
+    "reload": ("sessionworkers.cli.control", "reload_command", "Restart its workers, new ones first."),
+    "scale": ("sessionworkers.cli.control", "scale_command", "Set its number of workers."),
+    "drain": ("sessionworkers.cli.control", "drain_command", "Drain one worker, or the whole server."),
+    "stop": ("sessionworkers.cli.control", "stop_command", "Stop it."),
     "demo": ("sessionworkers.demo.cli", "demo", "Show sessions break under plain workers, and hold under these."),
 }
 

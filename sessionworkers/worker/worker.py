@@ -40,6 +40,7 @@ from sessionworkers.members.runtime import RuntimeDir
 from sessionworkers.observe.ready import Probes
 from sessionworkers.worker import accesslog
 from sessionworkers.worker.accesslog import note_route
+from sessionworkers.worker.control import Control
 from sessionworkers.worker.drain import Drain, Held, Phase, session_holds
 from sessionworkers.worker.newcomers import Newcomers
 from sessionworkers.worker.passport import decode
@@ -87,6 +88,7 @@ class Worker:
         store: ClaimStore
         self._links: Links | None = None
         self.drain = Drain()
+        self.made = clock()
         self._clock = clock
         self._looked = -math.inf
         self._sessions_until = -math.inf
@@ -130,6 +132,7 @@ class Worker:
         """Requests in flight, as the host last counted them."""
         self._sweeper = Sweeper(self.ledger)
         self._private: PrivateServer | None = None
+        self._control: Control | None = None
         self.open_raw: OpenRawly | None = None
         """Takes raw streams of other workers; the host sets it before `start`."""
         self.take_sockets: Callable[[socket.socket], None] | None = None
@@ -142,8 +145,7 @@ class Worker:
         ``local``: a listening socket on 127.0.0.1 for the end server of explicit sessions.
         """
         if self.app is self.ledger.app:  # no rules: nothing stands around the app, and nobody hops here
-            if self.member is not None:
-                self.member.publish()  # so that one that drains knows that another serves
+            self._appear()  # so that one that drains knows that another serves
             return
         set_here(self.ledger)
         self._sweeper.start()
@@ -154,11 +156,15 @@ class Worker:
         if self.explicit is not None:
             await self.explicit.start(state, local)
         self.publish()
-        if self.member is not None:
-            self.member.publish()
-        if self.roster is not None:
-            self.roster.bury()  # what killed workers left: under some hosts nobody else does it
+        self._appear()
         self._started = True
+
+    def _appear(self) -> None:
+        if self.member is None or self.roster is None:
+            return
+        self._control = Control(self, self.member.bind_control())
+        self.member.publish()
+        self.roster.bury()  # what killed workers left: under some hosts nobody else does it
 
     async def stop(self, grace: float | None = None) -> None:
         """Close the private server, then every session. Seconds of ``grace`` for requests of other workers."""
@@ -179,6 +185,9 @@ class Worker:
 
     def release(self) -> None:
         """Give the identity up. The claims stay as tombstones until the server exits: *gone*, not *unknown*."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
         if self.board is not None:
             self.board.close()
             self.board = None
