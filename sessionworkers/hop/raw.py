@@ -51,6 +51,9 @@ class Request(Protocol):
     def shut(self) -> None:
         """This worker closes now, or (tunnel) the one that accepted does."""
 
+    def closed(self) -> None:
+        """The stream has ended after a `close` of its own."""
+
     def pause(self) -> None:
         """What is written waits for credit."""
 
@@ -69,6 +72,7 @@ class ServedRaw(Stream):
         self.first = True
         """In the first step of the request's task, after which `settle` is called."""
         self.write_paused = False
+        self.reading_paused = False
         self.info: dict[str, Any] = {}
         self._out: list[bytes] = []
         self._size = 0
@@ -115,14 +119,16 @@ class ServedRaw(Stream):
 
     def pause_reading(self) -> None:
         """As its flow control, too: what is not read costs no credit back."""
+        self.reading_paused = True
 
     def resume_reading(self) -> None:
+        self.reading_paused = False
         if self._unread:
             self.consumed(self._unread)
             self._unread = 0
 
     def is_reading(self) -> bool:
-        return True
+        return not self.reading_paused
 
     def set_protocol(self, protocol: Any) -> None:
         """The stream's frames go to its ``request``."""
@@ -271,6 +277,8 @@ class ServedRaw(Stream):
         self._closing = True
         self.link.streams.pop(self.id, None)
         self._resumed()
+        if self._end == RAW_CLOSE:
+            self.link.loop.call_soon(self.request.closed)
 
 
 OpenRawly = Callable[[ServedRaw, OpenRaw], "asyncio.Task[None] | None"]

@@ -16,6 +16,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from sessionworkers.affinity.found import Found
 from sessionworkers.hosts import raw
 from sessionworkers.hosts.handover import MOST_BYTES, Channel, let_go, shut
 
@@ -39,6 +40,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
     belonged elsewhere. One that serves sessions of this worker pays a look at a flag.
     """
 
+    _choice: tuple[Found, str] | None = None  # of a WebSocket: its session and owner
     _joiner: Joiner | None = None
     remote: raw.Remote | None = None
     """The request that another worker answers, while it does."""
@@ -132,13 +134,24 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
         accepting = self.accepting
         if accepting is not None:
             choice = accepting.websocket(self)
-            if choice is not None and self._movable(choice[1], None):
-                return
+            if choice is not None:
+                self._choice = choice
+                if self._movable(choice[1], None):
+                    return
         self._upgrade()
 
     def _upgrade(self) -> None:
         self._forget_timer()  # the WebSocket protocol knows nothing of it
+        choice, accepting = self._choice, self.accepting
+        if choice is None or accepting is None or not accepting.tunnel(self, *choice):
+            super().handle_websocket_upgrade()
+
+    def run_websocket_here(self, data: bytes) -> None:
+        """Run a WebSocket that its owner has refused. ``data`` is what its client has sent since the handshake."""
         super().handle_websocket_upgrade()
+        if data:
+            protocol: Any = self.transport.get_protocol()
+            protocol.data_received(data)
 
     def send_400_response(self, msg: str) -> None:
         if self._moving is None:  # else the new owner will find it out

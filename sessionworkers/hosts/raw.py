@@ -42,6 +42,7 @@ from sessionworkers.hop.codec import (
 )
 from sessionworkers.hop.link import AcceptorLink
 from sessionworkers.hop.wire import Stream
+from sessionworkers.hosts.raw_tunnel import Tunnel, handshake
 from sessionworkers.worker.accesslog import note_route
 from sessionworkers.worker.router import DECIDED, Failed, Router
 
@@ -112,6 +113,17 @@ class Accepting:
             "headers": protocol.scope["headers"],
         }
         return self.router.elsewhere({**scope, "root_path": protocol.root_path})
+
+    def tunnel(self, protocol: SessionHttpToolsProtocol, found: Found, owner: str) -> bool:
+        """Carry a WebSocket's bytes to its owner; False: that is the router's to do, by ASGI frames."""
+        link = self.links.raw_link(owner)
+        if link is None:
+            return False
+        try:
+            Tunnel(link, protocol).open(handshake(protocol, self.router.meta(found)))
+        except (FrameError, TypeError, ValueError, OverflowError):
+            return False
+        return True
 
     def log(self, protocol: SessionHttpToolsProtocol, scope: Any, found: Found, owner: str, status: int) -> None:
         """The request's line in the access log, as uvicorn's cycle writes it."""

@@ -18,9 +18,10 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from sessionworkers.errors import NotMine
-from sessionworkers.hop.codec import ASK, COMPLETE, KEEP, OpenRaw
+from sessionworkers.hop.codec import ASK, COMPLETE, KEEP, TUNNEL, OpenRaw
 from sessionworkers.hop.raw import ServedRaw
 from sessionworkers.hop.steps import Step
+from sessionworkers.hosts.raw_tunnel import OwnedTunnel
 from sessionworkers.worker.router import DECIDED, Carried
 
 log = logging.getLogger("uvicorn.error")
@@ -41,6 +42,9 @@ class RawOwner:
 
     def open(self, stream: ServedRaw, head: OpenRaw) -> asyncio.Task[None] | None:
         """A stream was opened."""
+        if head.flags & TUNNEL:
+            OwnedTunnel(self, stream, head)
+            return None
         request = OwnedRequest(self, stream, head)
         stream.request = request
         return self.task(request.run())
@@ -150,6 +154,9 @@ class OwnedRequest:
 
     def shut(self) -> None:
         self.gone()
+
+    def closed(self) -> None:
+        """The cycle closed by itself."""
 
     def pause(self) -> None:
         """The cycle looks at ``write_paused`` itself."""

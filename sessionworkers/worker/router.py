@@ -178,13 +178,15 @@ class Router:
             if type(decided) is Failed:
                 await self._hop(scope, receive, send, request, decided.found, decided.owner, decided.error)
             elif type(decided) is Carried:
-                if decided.meta is not None or self._recall is None:
+                if decided.meta is not None or self._recall is None or scope["type"] != "http":
                     found = decode(decided.meta or {}, self.rules, request)
                 else:
                     key, found = self._recall.find(scope)
                     if found is UNKNOWN:
                         found = decode({}, self.rules, request)
                         self._recall.note(key, request, found)
+                if found is not None:
+                    note_route(found, "hop")
                 await self.ledger.serve(scope, receive, send, request, found, Arrival.PRIVATE)
             else:
                 await self._found(scope, receive, send, request, decided)
