@@ -21,6 +21,7 @@ from sessionworkers.affinity.lifecycle import Event, State
 from sessionworkers.affinity.rules import Rule
 from sessionworkers.claims.store import ClaimStore
 from sessionworkers.errors import ClaimConflict, ClaimsFull, StoreUnavailable
+from sessionworkers.ledger.shards import Shards
 
 if TYPE_CHECKING:
     from sessionworkers.ledger.current import Session as Handle
@@ -98,7 +99,7 @@ class Book:
         self.store = store
         self.max_claims = max_claims
         self.clock = clock
-        self._by_key: dict[str, Record] = {}
+        self._by_key: Shards[Record] = Shards()
         self._heap: list[tuple[float, int, Record]] = []
         self._unsent: list[tuple[float, str]] = []
         self._unreleased: list[str] = []

@@ -127,6 +127,8 @@ def leave(ledger: Ledger, visit: Visit) -> None:
     record.in_use -= 1
     record.last = now = book.clock()
     # A session in the middle of its life only ever ends later than was thought: the sweeper finds out when it looks.
-    if record.state is State.OPEN or (record.state is State.IMPLICIT and record.heap_at <= now + record.rule.idle):
+    if record.term is None and (
+        record.state is State.OPEN or (record.state is State.IMPLICIT and record.heap_at <= now + record.rule.idle)
+    ):
         return
     book.settle(record)
