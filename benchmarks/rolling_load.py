@@ -143,7 +143,9 @@ class Load:
         self.open += 1
         try:
             if held is not None:
-                await asyncio.wait([asyncio.create_task(opened.wait()), held], return_when=asyncio.FIRST_COMPLETED)
+                waiting = asyncio.create_task(opened.wait())
+                await asyncio.wait([waiting, held], return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
             expected = 0
             while self._going and time.monotonic() < until:
                 await asyncio.sleep(random.uniform(0.5, 1.5) * self._pause)
