@@ -47,8 +47,12 @@ class Sweeper:
         while True:
             self._earlier.clear()
             delay = min(max(book.next_deadline() - book.clock(), SHORTEST_SLEEP), LONGEST_SLEEP)
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._earlier.wait(), delay)
+            # Not wait_for: before Python 3.12 it loses a cancellation that comes as the event is set, and `stop` hangs.
+            timer = asyncio.get_running_loop().call_later(delay, self._earlier.set)
+            try:
+                await self._earlier.wait()
+            finally:
+                timer.cancel()
             try:
                 await self._ledger.sweep(book.clock())
             except Exception:  # one session that cannot be ended must not stop the others

@@ -210,3 +210,13 @@ def test_an_absolute_lifetime_ends_a_session_in_use(pool: Any) -> None:
         assert future.result(10).status == 410
         assert 1.0 < time.monotonic() - begun < 4
         wait_for(lambda: api.hooks(session_id), 5)
+
+
+def test_a_session_of_a_long_lifetime_does_not_hold_a_stop_up() -> None:
+    """Its end sets an earlier deadline than it had, in the very moment in which the sweeper is stopped."""
+    with sessions(workers=2) as api:
+        session_id = api.open(lifetime=86_400, on_close_route="/hook")
+        begun = time.monotonic()
+        assert api.server.stop() == 0
+        assert time.monotonic() - begun < 8
+        assert len(api.hooks(session_id)) == 1
