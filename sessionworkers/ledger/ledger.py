@@ -39,6 +39,9 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Receive, Send], Awaitable[None]]
 
+STEP, STEPS = 200, 10
+"""Sessions that the sweeper ends without letting go of the loop (some 3 ms), and how often it goes on at once."""
+
 
 class Ledger:
     """The app with its sessions counted, learned, claimed and ended. One per worker."""
@@ -133,8 +136,19 @@ class Ledger:
             record.handle.close()
 
     async def sweep(self, now: float) -> None:
-        """End every session whose time has come; one whose callback raises stays for another window."""
-        for record in self.book.expired(now):
+        """End every session whose time has come; one whose callback raises stays for another window.
+
+        In small steps, between which requests have their turn: ending one takes a system call.
+        """
+        for _ in range(STEPS):
+            due = self.book.expired(now, STEP)
+            self._end_expired(due)
+            if self.book.next_deadline() > now:
+                return
+            await asyncio.sleep(0)
+
+    def _end_expired(self, due: list[Record]) -> None:
+        for record in due:
             if record.term is not None and record.state is State.OPEN:
                 record.term.end("expired")  # the session ends; its claim stays for the window
                 continue
@@ -423,7 +437,9 @@ class Visit:
 
     def session(self) -> Session | None:
         """The app's view of the session; made when it is first asked for."""
-        if self._session is None and (self.found is not None or self.start_rule is not None or self.watch is not None):
+        rules = self.ledger.rules
+        watched = self.watch is not None or (self.request is None and bool(rules.auto is not None or rules.learners))
+        if self._session is None and (self.found is not None or self.start_rule is not None or watched):
             self._session = Session(self.ledger)
             if self.record is not None and self.found is not None:
                 self._session.id, self._session.key = self.found.primary.value, self.found.primary.key
