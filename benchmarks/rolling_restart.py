@@ -177,7 +177,10 @@ def row(result: Result) -> str:
     wrong = ", ".join(f"{number} {kind}" for kind, number in count.wrong.most_common()) or "none"
     over = count.ended + count.lost
     kept = f"{count.ended} of {over}" + (f" ({100 * count.ended / over:.1f} %)" if over else "")
-    new = f"{sum(result.to_new) / len(result.to_new):.2f} s" if result.to_new else "–"
+    seen = [seconds for seconds in result.to_new if seconds != float("inf")]
+    new = f"{sum(seen) / len(seen):.2f} s" if seen else "–" if not result.to_new else "not in time"
+    if seen and len(seen) < len(result.to_new):
+        new += f" ({len(seen)} of {len(result.to_new)} in time)"
     old = f"{max(result.old_after):.2f} s" if result.old_after else "–"
     cells = [result.server, result.what, str(count.requests), wrong, kept, new, old, str(result.most)]
     return "| " + " | ".join(cells) + " |"

@@ -3,7 +3,8 @@
 uvicorn's own shutdown is not a drain: it sends 1012 to every WebSocket at once, cuts idle kept-alive connections (and
 with them a request that is on its way), and never tells an open stream. So, on each of the server's ticks:
 
-1. The listeners are closed as soon as another worker serves; a server that stops keeps them, to say 503.
+1. The listeners are closed as soon as another worker serves; a server that stops keeps them, to say 503, until
+   nothing holds this worker back, and then serves what was accepted last.
 2. Every connection gets an app that adds ``Connection: close``. A request whose head is not answered yet will end its
    connection; one in mid-reply leaves that to the next request, so that none is lost on the way.
 3. The worker's table (`worker.drain`) says whether anything holds it back. `should_exit` is not touched before that:
@@ -35,6 +36,8 @@ LAST_WORDS = 0.5
 """Seconds that apps have to end their streams once they were told."""
 SETTLED = 5
 """Seconds for requests of other workers that are still on their way when nothing holds this one back."""
+ACCEPTED = 0.5
+"""Seconds for connections that were accepted just before the listeners closed; cut, they would be reset."""
 SAID_EVERY = 30.0
 """Seconds between two log lines on what a drain waits for."""
 
@@ -73,7 +76,8 @@ class Draining:
     def __init__(self, server: SessionServer, worker: Worker) -> None:
         self._server = server
         self._worker = worker
-        self._closed = False
+        self._closed: float | None = None
+        """When the listeners were closed."""
         self._late = False
         self._said = 0.0
         self.ends_alone: Callable[[], bool] = lambda: False
@@ -114,8 +118,12 @@ class Draining:
 
     def _close_listeners(self) -> None:
         """Once another worker accepts. The sockets are shared: what waits in their backlog is accepted there."""
-        if not self._closed and self._worker.others():
-            self._closed = True
+        if self._worker.others():
+            self._close()
+
+    def _close(self) -> None:
+        if self._closed is None:
+            self._closed = time.monotonic()
             for server in self._server.servers:
                 server.close()
 
@@ -137,6 +145,10 @@ class Draining:
         now = time.monotonic()
         requests, idle = self.count()
         held = worker.held(requests, idle)
+        if now < drain.deadline and not drain.holding(held, now):
+            self._close()
+            if self._closed is None or now - self._closed < ACCEPTED:
+                return False  # what was accepted last has perhaps not been read yet
         end = drain.over(held, now)
         if end is None:
             if now - self._said > SAID_EVERY:
