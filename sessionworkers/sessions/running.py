@@ -43,7 +43,7 @@ class Running:
         self._receive = receive
         self._send = send
         self._websocket = scope["type"] == "websocket"
-        self._cut: asyncio.Event = asyncio.Event()
+        self._cut: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._begun = False
         self._accepted = False
         self._body_read = self._websocket
@@ -55,8 +55,8 @@ class Running:
 
     def cut(self) -> None:
         """The session is over. The request that ended it itself goes on to its end."""
-        if _running.get() is not self:
-            self._cut.set()
+        if _running.get() is not self and not self._cut.done():
+            self._cut.set_result(None)
 
     async def run(self, serve: Callable[[Receive, Send], Awaitable[None]]) -> None:
         """Run it to its end, or to the session's. What ``serve`` raises passes through."""
@@ -64,15 +64,12 @@ class Running:
         context = contextvars.copy_context()
         context.run(_running.set, self)
         handler: asyncio.Task[None] = context.run(loop.create_task, _as_coroutine(serve, self.receive, self.send))
-        waiting = loop.create_task(self._cut.wait())
         try:
-            await asyncio.wait((handler, waiting), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((handler, self._cut), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             handler.cancel()
             await asyncio.wait((handler,))
             raise
-        finally:
-            waiting.cancel()
         if handler.done():
             if not handler.cancelled():
                 handler.result()
@@ -90,7 +87,7 @@ class Running:
 
     async def send(self, event: Any) -> None:
         """The app's ``send``: nothing passes once the session is over."""
-        if self._cut.is_set():
+        if self._cut.done():
             if self._websocket:
                 raise SessionOver("the session is over")
             return
