@@ -160,12 +160,13 @@ class Book:
             record.carriers |= 1 << carrier
 
     def _bind(self, record: Record, key: str, how: int, carrier: int) -> None:
-        if not record.keys:
-            self._count(record, True)
+        fresh = not record.keys
         record.keys[key] = how
         if carrier >= 0:
             record.carriers |= 1 << carrier
         self._by_key[key] = record
+        if fresh:
+            self._count(record, True)
 
     def forget(self, record: Record) -> None:
         """End all claims of ``record``."""
