@@ -26,7 +26,9 @@ _CELLS = PAGE // 8
 _ROW = 16
 _ENTRY = 4
 _ENTRIES = (_CELLS - _ROW) // _ENTRY
-_FORMAT, _SESSIONS, _HELD, _FLYING, _WORK, _CAP, _REJECTED, _DRAINING, _UNTIL, _WAIT, _IMPLICIT, _REQUESTS = range(12)
+_FORMAT, _SESSIONS, _HELD, _FLYING, _WORK, _CAP, _REJECTED, _DRAINING, _UNTIL, _WAIT, _IMPLICIT, _REQUESTS, _FULL = (
+    range(13)
+)
 
 
 class _Place(Protocol):
@@ -55,6 +57,8 @@ class Load:
     """Sessions that are not explicit ones."""
     requests: int = 0
     """Requests in flight, of any kind."""
+    full: bool = False
+    """It can claim no more IDs (``--max-claims``)."""
 
     @property
     def all_sessions(self) -> int:
@@ -101,11 +105,12 @@ class Page:
         cells[_WAIT] = load.wait
         cells[_FORMAT] = FORMAT
 
-    def count(self, implicit: int, requests: int) -> None:
+    def count(self, implicit: int, requests: int, full: bool = False) -> None:
         """Write the figures that are not of explicit sessions."""
         cells = self._cells
         cells[_IMPLICIT] = implicit
         cells[_REQUESTS] = requests
+        cells[_FULL] = full
         cells[_FORMAT] = FORMAT
 
     def read(self) -> Load | None:
@@ -125,6 +130,7 @@ class Page:
             cells[_WAIT],
             int(cells[_IMPLICIT]),
             int(cells[_REQUESTS]),
+            bool(cells[_FULL]),
         )
 
     def change(self, tag: int, count: int, cost: float) -> None:

@@ -102,7 +102,7 @@ class Newcomers:
     def _standing(self) -> list[Standing]:
         assert self._board is not None
         return [
-            Standing(uid, load.current + load.requests + cost, load.all_sessions + count, 0, load.draining)
+            Standing(uid, load.current + load.requests + cost, load.all_sessions + count, 0, load.draining or load.full)
             for uid, load, count, cost in self._board.standing()
         ]
 

@@ -271,12 +271,17 @@ class Worker:
             return False
         return self.drain.phase in (Phase.SERVING, Phase.YIELDING) or bool(self.others())
 
+    @property
+    def full(self) -> bool:
+        """No more IDs can be claimed here."""
+        cap = self.settings.max_claims
+        return cap > 0 and len(self.ledger.book) >= cap
+
     def report(self, busy: float) -> dict[str, Any]:
         """What the manager is told (see ``manager.scaling.Report``)."""
         book = self.ledger.book
-        cap = self.settings.max_claims
         table = self.explicit.owner.table if self.explicit is not None else None
-        full = (cap > 0 and len(book) >= cap) or (table is not None and table.full)
+        full = self.full or (table is not None and table.full)
         idle = book.live == 0 and self.requests == 0 and self.sessions_until() <= self._clock()
         return {"sessions": book.live, "requests": self.requests, "busy": busy, "full": full, "idle": idle}
 
@@ -284,7 +289,7 @@ class Worker:
         """Put what is not of explicit sessions on the load board."""
         if self.board is not None:
             explicit = len(self.explicit.owner.table) if self.explicit is not None else 0
-            self.board.mine.count(max(0, self.ledger.book.live - explicit), self.requests)
+            self.board.mine.count(max(0, self.ledger.book.live - explicit), self.requests, self.full)
 
     async def _close_sessions(self) -> None:
         closing = [
