@@ -49,7 +49,14 @@ ONE_PLACE = {
     "uvicorn_worker": {"hosts/gunicorn.py"},
     "redis": {"claims/redis.py"},
     "aiohttp": {"client/transport.py"},
-    "msgspec": {"affinity/documents.py", "hop/codec.py", "hop/private.py", "hop/carried.py", "hop/served.py"},
+    "msgspec": {
+        "ledger/book.py",
+        "affinity/documents.py",
+        "hop/codec.py",
+        "hop/private.py",
+        "hop/carried.py",
+        "hop/served.py",
+    },
 }
 
 NEVER = {"pickle", "marshal", "shelve"}

@@ -16,6 +16,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from sessionworkers.affinity import lifecycle
 from sessionworkers.affinity.lifecycle import Event, State
 from sessionworkers.affinity.rules import Rule
@@ -47,39 +49,30 @@ class Term(Protocol):
         ...
 
 
-class Record:
-    """One session. Slots, because a worker may hold a million."""
+class Record(msgspec.Struct, gc=False, eq=False):
+    """One session; ``made`` and ``last`` on the book's clock. A worker may hold a million.
 
-    __slots__ = (
-        "carriers",
-        "counted",
-        "handle",
-        "heap_at",
-        "in_use",
-        "keys",
-        "last",
-        "made",
-        "requests",
-        "rule",
-        "state",
-        "term",
-    )
+    The garbage collector does not look at records (``gc=False``): with a million of plain objects a full collection
+    holds the loop for 100 ms. So a record must not be part of a cycle once it is forgotten, see ``_unbind``.
+    """
 
-    def __init__(self, rule: Rule, state: State, now: float) -> None:
-        self.rule = rule
-        self.state = state
-        self.keys: dict[str, int] = {}
-        self.carriers = 0
-        """Bit set of the rule's carriers by which clients named the session: tells two typed IDs apart."""
-        self.in_use = 0
-        self.requests = 0
-        self.made = now
-        self.last = now
-        self.heap_at = math.inf
-        self.handle: Handle | None = None
-        self.term: Term | None = None
-        self.counted = False
-        """It is one of the book's live sessions."""
+    rule: Rule
+    state: State
+    made: float
+    keys: dict[str, int] = msgspec.field(default_factory=dict)
+    carriers: int = 0
+    """Bit set of the rule's carriers by which clients named the session: tells two typed IDs apart."""
+    in_use: int = 0
+    requests: int = 0
+    last: float = 0.0
+    heap_at: float = math.inf
+    handle: Handle | None = None
+    term: Term | None = None
+    counted: bool = False
+    """It is one of the book's live sessions."""
+
+    def __post_init__(self) -> None:
+        self.last = self.made
 
     def deadline(self) -> float:
         """When the claim ends (or an open session of its own deadline); ``inf`` while in use or open."""
@@ -175,6 +168,8 @@ class Book:
 
     def _unbind(self, record: Record, key: str) -> None:
         record.keys.pop(key, None)
+        if not record.keys:
+            record.term = None  # which knows its record
         if self._by_key.get(key) is record:
             del self._by_key[key]
             self._release(key)
