@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -33,11 +34,15 @@ class Pair:
     processes: list[subprocess.Popen[bytes]]
     logs: list[Path]
     sids: list[str] = field(default_factory=list)
+    tls: bool = False
+
+    def client(self, door: int) -> Client:
+        return Client(self.doors[door], self.tls)
 
     def new(self, owner: int) -> str:
         """A new session of that worker."""
         sid = uuid.uuid4().hex
-        with Client(self.doors[owner]) as client:
+        with self.client(owner) as client:
             assert client.ask("/", sid).json["worker"] == str(owner)
         return sid
 
@@ -46,7 +51,7 @@ class Pair:
 
     def seen(self, owner: int) -> dict[str, Any]:
         """What the app of that worker noted."""
-        with Client(self.doors[owner]) as client:
+        with self.client(owner) as client:
             found: dict[str, Any] = client.ask("/seen", self.sids[owner]).json
             return found
 
@@ -57,7 +62,7 @@ def pair(mechanism: str, loop: str, **options: Any) -> Iterator[Pair]:
     base = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(prefix="swraw-", dir=base) as folder:
         runtime = RuntimeDir.create(folder)
-        found = Pair(mechanism, [], [], [])
+        found = Pair(mechanism, [], [], [], tls="ssl_certfile" in options)
         try:
             for number in range(2):
                 door = socket.socket()
@@ -82,9 +87,9 @@ def pair(mechanism: str, loop: str, **options: Any) -> Iterator[Pair]:
             found.sids = [found.new(owner) for owner in range(2)]
             for _ in range(2 if mechanism == "frames" else 1):  # the links are up
                 for door_number in range(2):
-                    with Client(found.doors[door_number]) as client:
+                    with found.client(door_number) as client:
                         assert client.ask("/", found.sids[1 - door_number]).json["worker"] == str(1 - door_number)
-            if mechanism == "handover":
+            if mechanism == "handover" and not found.tls:
                 for door_number in range(2):
                     wait(lambda n=door_number: moves(found, n), "the channel is there")  # type: ignore[misc]
             yield found
@@ -152,7 +157,7 @@ def head(path: str, sid: str | None, method: str = "GET", *lines: str, version: 
 class Client:
     """A connection, byte by byte."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: bool = False) -> None:
         deadline = time.monotonic() + LIMIT
         while True:
             try:
@@ -164,6 +169,11 @@ class Client:
                 time.sleep(0.02)
         self.port = self.sock.getsockname()[1]
         self.held = b""
+        if tls:
+            context = ssl.create_default_context()
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            self.sock = context.wrap_socket(self.sock)
 
     def __enter__(self) -> Client:
         return self
