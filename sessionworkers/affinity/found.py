@@ -36,6 +36,8 @@ class Found:
     joins: tuple[tuple[Rule, Named], ...] = ()
     candidates: tuple[Named, ...] = ()
     otherwise: Found | None = None
+    recalled: bool = False
+    """It came from memory, as it will again: nothing but the request's head is needed to find it."""
 
 
 class NeedBody(enum.Enum):

@@ -71,6 +71,8 @@ class Recall:
             self._revision = auto.board.revision
         if len(self._known) >= MOST:
             self._known.clear()
+        if found is not None:
+            found.recalled = True
         self._known[key] = found
 
 

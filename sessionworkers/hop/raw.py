@@ -67,21 +67,22 @@ class ServedRaw(Stream):
     link: OwnerLink
     request: Request
 
+    first = True
+    """In the first step of the request's task, after which `settle` is called."""
+    write_paused = False
+    reading_paused = False
+    _size = 0
+    _end = 0
+    _closing = False
+    _soon = False
+    _unread = 0
+    _room_made: asyncio.Event | None = None
+
     def __init__(self, link: OwnerLink, id: int) -> None:
         super().__init__(link, id)
-        self.first = True
-        """In the first step of the request's task, after which `settle` is called."""
-        self.write_paused = False
-        self.reading_paused = False
         self.info: dict[str, Any] = {}
         self._out: list[bytes] = []
-        self._size = 0
         self._queue: deque[memoryview] = deque()
-        self._end = 0
-        self._closing = False
-        self._soon = False
-        self._unread = 0
-        self._room_made: asyncio.Event | None = None
 
     # what the cycle sees as its transport
     def write(self, data: bytes) -> None:

@@ -29,6 +29,7 @@ IN_A_ROW = 3
 are forwarded before it is known that more will come. It doubles with each move: a proxy's connection, which carries
 anybody's requests, does not go back and forth."""
 MOST_DOUBLINGS = 8
+_BODY = (b"content-length", b"transfer-encoding")
 LONG = 8 * 1024
 """Longer pieces are not copied to be joined."""
 
@@ -219,7 +220,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
 
     def bodiless(self) -> bool:
         """True if the request whose head was just parsed has no body: its end will follow at once."""
-        return all(name != b"content-length" and name != b"transfer-encoding" for name, _ in self.scope["headers"])
+        return all(name not in _BODY for name, _ in self.scope["headers"])
 
     def half_closed(self) -> bool:
         """True if the client will send nothing more."""

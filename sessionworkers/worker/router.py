@@ -156,7 +156,7 @@ class Router:
                 return None
             primary = found.primary.key
             if self.ledger.book.get(primary) is not None:
-                if http and plain(found):
+                if http and (found.recalled or plain(found)):
                     scope[DECIDED] = found
                 return None
             owner = self._owners.get(primary)
@@ -170,7 +170,7 @@ class Router:
 
     def meta(self, found: Found) -> dict[str, Any] | None:
         """What must travel with a raw stream besides its head."""
-        return None if plain(found) else encode(found)
+        return None if found.recalled or plain(found) else encode(found)
 
     async def _decided(self, scope: Scope, receive: Receive, send: Send, decided: Any) -> None:
         request = RequestView.from_scope(scope)
