@@ -132,15 +132,25 @@ class Metered:
         if unwrap or callable(cost):
             scope, receive, payload = await self._open(scope, receive, request, unwrap)
             cost = ask(cost, payload) if callable(cost) else cost
-        served = False
-        self.meter.begin(cost, self._clock())
+        meter, finished = self.meter, False
+        meter.begin(cost, self._clock())
         self.changed()
+
+        async def counted(event: Any) -> None:
+            """Over with the last byte of its reply, and before that leaves: a client that has it is no load."""
+            nonlocal finished
+            if event["type"] == "http.response.body" and not event.get("more_body", False) and not finished:
+                finished = True
+                meter.finish(cost, self._clock())
+                self.changed()
+            await send(event)
+
         try:
-            await self.app(scope, receive, send)
-            served = True
+            await self.app(scope, receive, counted)
         finally:
-            self.meter.finish(cost, self._clock(), served=served)
-            self.changed()
+            if not finished:
+                meter.finish(cost, self._clock(), served=False)
+                self.changed()
 
     async def _open(self, scope: Any, receive: Receive, request: RequestView, unwrap: bool) -> tuple[Any, Receive, Any]:
         """Read a JSON body; with ``unwrap`` an envelope's payload takes its place."""
