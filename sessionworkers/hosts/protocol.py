@@ -24,10 +24,11 @@ HALF_CLOSED = 0.1
 """Seconds that an owner has to answer a client that has closed its half of the connection. uvicorn closes at once,
 which an app on this very worker may outrun; a hop never could."""
 
-IN_A_ROW = 3
-"""Requests for one other worker after which their connection moves there. A hand-over costs what four forwards do; two
-are forwarded before it is known that more will come. It doubles with each move: a proxy's connection, which carries
-anybody's requests, does not go back and forth."""
+SESSION_COUNTS = 4
+IN_A_ROW = 3 * SESSION_COUNTS
+"""Requests for one other worker after which their connection moves there: three of one session, or twelve of several. A
+hand-over costs what four forwards do; two are forwarded before it is known that more will come, and who asks for many
+sessions (a proxy, a test) will soon ask for another worker's. It doubles with each move."""
 MOST_DOUBLINGS = 8
 _BODY = (b"content-length", b"transfer-encoding")
 LONG = 8 * 1024
@@ -54,6 +55,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
     _begun: bytes | None = None  # the head that has come in part
     _moving: tuple[Channel, RequestResponseCycle | None] | None = None
     _last_owner = ""
+    _last_key = ""
     _streak = 0
     _moves_so_far = 0
     _idle_since = 0.0  # on the loop's clock; 0 while a request is under way
@@ -101,7 +103,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
             scope: Any = cycle.scope
             choice = accepting.router.elsewhere(scope)
             if choice is not None:
-                if accepting.handover is not None and self._moves(choice[1], scope, cycle):
+                if accepting.handover is not None and self._moves(choice, scope, cycle):
                     return
                 self.remote = accepting.begin(self, cycle, *choice)
                 if self.remote is not None:
@@ -160,14 +162,17 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
 
     # moving to another worker
 
-    def _moves(self, owner: str, scope: Any, cycle: RequestResponseCycle) -> bool:
-        """Hand the connection over: at once for an event stream, else at the third request for one owner in a row."""
-        if not self._follow:
-            self._follow = True
-        if owner == self._last_owner:
-            self._streak += 1
+    def _moves(self, choice: tuple[Found, str], scope: Any, cycle: RequestResponseCycle) -> bool:
+        """Hand the connection over: at once for an event stream, else by how many requests in a row went there."""
+        found, owner = choice
+        self._follow = True
+        if owner != self._last_owner:
+            self._last_owner, self._last_key, self._streak = owner, found.primary.key, SESSION_COUNTS
+        elif found.primary.key == self._last_key:
+            self._streak += SESSION_COUNTS
         else:
-            self._last_owner, self._streak = owner, 1
+            self._last_key = found.primary.key
+            self._streak += 1
         return (
             self._streak >= IN_A_ROW << min(self._moves_so_far, MOST_DOUBLINGS) or _event_stream(scope)
         ) and self._movable(owner, cycle)
@@ -313,6 +318,17 @@ def replacement(protocol: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
     return chosen  # type: ignore[no-any-return]
 
 
+_holding: list[Joiner] = []
+
+
+def _flush_all() -> None:
+    """The end of a loop's iteration: heads that no body has followed."""
+    holding = _holding[:]
+    _holding.clear()
+    for joiner in holding:
+        joiner.flush()
+
+
 class Joiner:
     """Puts a reply's head and its first piece of body into one write; for use while the worker is busy.
 
@@ -339,7 +355,9 @@ class Joiner:
         elif self.first and data[9:12] != b"100":
             self.first = False
             self._held = data
-            self._loop.call_soon(self.flush)
+            if not _holding:
+                self._loop.call_soon(_flush_all)
+            _holding.append(self)
         else:
             self._transport.write(data)
 

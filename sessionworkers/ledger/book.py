@@ -93,6 +93,8 @@ class Book:
         self.max_claims = max_claims
         self.clock = clock
         self._by_key: Shards[Record] = Shards()
+        self.get: Callable[[str], Record | None] = self._by_key.get
+        """The session that ``key`` names here, or None. No I/O: the hot path of an owner."""
         self._heap: list[tuple[float, int, Record]] = []
         self._unsent: list[tuple[float, str]] = []
         self._unreleased: list[str] = []
@@ -106,10 +108,6 @@ class Book:
 
     def __len__(self) -> int:
         return len(self._by_key)
-
-    def get(self, key: str) -> Record | None:
-        """The session that ``key`` names here, or None. No I/O: the hot path of an owner."""
-        return self._by_key.get(key)
 
     def records(self) -> Iterator[Record]:
         """Each session once."""

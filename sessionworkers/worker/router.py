@@ -41,8 +41,8 @@ CACHE_SIZE = 65_536
 
 
 DECIDED = "sessionworkers.decided"
-"""Key of an ASGI scope by which the host tells the router what is decided already; the app never sees it. A `Found`:
-its session is here."""
+"""Key of an ASGI scope by which the host tells the router what is decided already; the app never sees it. A pair
+of `Found` and record: the session is here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,14 @@ class Router:
             if decided is not None:
                 return self._decided(scope, receive, send, decided)
             return self._route(scope, receive, send, None)
+        if type(decided) is tuple:
+            found, record = decided
+            if found.primary.key in record.keys:  # it may have run out meanwhile
+                note_route(found, "here")
+                return serve_known(self.ledger, record, found, scope, receive, send)
+            decided = None
         if decided is None:
             key, found = self._recall.find(scope)
-        elif type(decided) is Found:
-            key, found = (), decided
         elif type(decided) is Carried and decided.meta is None:
             found = self._recall.find(scope)[1]
             record = self.ledger.book.get(found.primary.key) if type(found) is Found else None
@@ -155,9 +159,10 @@ class Router:
             if found is None or (found.also and (found.start or found.end)):
                 return None
             primary = found.primary.key
-            if self.ledger.book.get(primary) is not None:
+            record = self.ledger.book.get(primary)
+            if record is not None:
                 if http and (found.recalled or plain(found)):
-                    scope[DECIDED] = found
+                    scope[DECIDED] = (found, record)
                 return None
             owner = self._owners.get(primary)
             if owner is None:
