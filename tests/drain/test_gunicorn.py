@@ -81,9 +81,9 @@ def test_the_end_of_the_server_waits_for_sessions_only_if_told_so() -> None:
         made = dict(start(running) for _ in range(4))
         running.signal(signal.SIGTERM)
         wait_for(lambda: running.fetch("GET", "/-/ready").status == 503, 3)
-        wait_for(
-            lambda: running.fetch("POST", "/s").status == 503, 2, "one tick later they know that nobody else comes"
-        )
+        wait_for(lambda: running.log.count("drains for") == 2, 3)
+        time.sleep(0.3)  # three ticks: each has seen that nobody else serves or boots
+        assert running.fetch("POST", "/s").status == 503
         for sid, pid in made.items():
             assert running.fetch("GET", f"/s/{sid}/n").json == {"n": 1, "pid": pid}
             running.fetch("POST", f"/s/{sid}/end")
