@@ -20,7 +20,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sessionworkers import __version__
-from sessionworkers.manager.plan import QUICK, Fleet, Slot, State
+from sessionworkers.manager.plan import QUICK, Fleet
+from sessionworkers.manager.slots import Slot, State
 from sessionworkers.observe.http import VERSION, Request
 
 MOST_WORKERS = 1_024

@@ -26,11 +26,12 @@ failures: the old workers are kept if there are any, else the server stops with 
 
 from __future__ import annotations
 
-import enum
 import math
 from dataclasses import dataclass, field
 
+from sessionworkers.manager.actions import Action, Drain, Finish, Kill, Note, Start, Terminate, Yield
 from sessionworkers.manager.scaling import Report, Scaling
+from sessionworkers.manager.slots import Slot, State
 
 STARTUP_FAILURE = 3
 """Exit code of a worker that could not start, and of the server then (uvicorn's)."""
@@ -43,89 +44,6 @@ QUICK = 3.0
 """Time that a quick stop (QUIT) leaves."""
 BEAT_MARGIN = 1.0
 """One interval between beats: silence is counted from when the next beat was due."""
-
-
-class State(enum.Enum):
-    STARTING = "starting"
-    SERVING = "serving"
-    DRAINING = "draining"
-
-
-@dataclass(slots=True)
-class Slot:
-    """One worker process as the plan sees it. ``told``: to drain or stop; ``stop_by``: then it is killed."""
-
-    key: int
-    generation: int
-    started: float
-    state: State = State.STARTING
-    served: float | None = None
-    heard: float | None = None
-    drained: float | None = None
-    """When it began to drain."""
-    told: bool = False
-    stopping: bool = False
-    """Told to stop with the whole server."""
-    yielding: bool = False
-    """Told to take no new sessions."""
-    worn: str = ""
-    """Why it wants a successor."""
-    ending: bool = False
-    """It runs the app's shutdown and may be silent."""
-    stop_by: float | None = None
-    killed: bool = False
-    report: Report = field(default_factory=Report)
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    key: int
-
-
-@dataclass(frozen=True, slots=True)
-class Terminate:
-    """End it with its requests in flight, as uvicorn does; nothing waits for its sessions."""
-
-    key: int
-
-
-@dataclass(frozen=True, slots=True)
-class Yield:
-    """Take no new sessions (``on``), or take them again."""
-
-    key: int
-    on: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Serve what it holds, for ``timeout`` seconds (``inf``: no limit). ``all``: the whole server does."""
-
-    key: int
-    timeout: float
-    all: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    key: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something to log; ``bad`` as an error."""
-
-    text: str
-    bad: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    code: int
-
-
-Action = Start | Terminate | Yield | Drain | Kill | Note | Finish
 
 
 @dataclass

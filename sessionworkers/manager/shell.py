@@ -30,14 +30,16 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
 from typing import Any
 
+from sessionworkers.manager.actions import Drain, Finish, Kill, Note, Start, Terminate, Yield
 from sessionworkers.manager.control import NAME, ControlSocket
 from sessionworkers.manager.orders import Orders
-from sessionworkers.manager.plan import QUICK, Drain, Finish, Fleet, Kill, Note, Start, State, Terminate, Yield
+from sessionworkers.manager.plan import QUICK, Fleet
 from sessionworkers.manager.process import Process, WorkerOptions, launch, reap
 from sessionworkers.manager.protocol import Lines, encode, parse_report, parse_state
+from sessionworkers.manager.slots import State
+from sessionworkers.manager.wakeup import wakeups
 from sessionworkers.members.identity import Roster
 from sessionworkers.members.runtime import RuntimeDir
 from sessionworkers.observe.http import Request
@@ -45,7 +47,6 @@ from sessionworkers.observe.http import Request
 # uvicorn's logger, so that --log-config and --log-level hold for the manager as they do under uvicorn.
 logger = logging.getLogger("uvicorn.error")
 
-_SIGNALS = ("INT", "TERM", "QUIT", "HUP", "TTIN", "TTOU", "USR1", "USR2", "WINCH", "CHLD")
 _GAP = 0.25
 """The loop woke this much later than it asked for: the manager was stopped (docker pause, say), not the workers."""
 
@@ -97,7 +98,7 @@ class Manager:
 
     def run(self) -> int:
         """Run until every worker is gone; the exit code. To be called in the main thread."""
-        with self._wakeups() as wake, self._controlled():
+        with wakeups(self._signals) as wake, self._controlled():
             self._poll.register(wake, select.POLLIN)
             while (code := self._act()) is None:
                 for fd in self._wait():
@@ -302,25 +303,3 @@ class Manager:
         elif number in (signal.SIGTTIN, signal.SIGTTOU):
             changed = fleet.resize(1 if number == signal.SIGTTIN else -1)
             logger.info("Received %s, %d workers wanted%s.", name, fleet.target, "" if changed else " already")
-
-    @contextlib.contextmanager
-    def _wakeups(self) -> Iterator[int]:
-        """Signals go to the queue and wake the loop; everything is put back at the end."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        theirs.setblocking(False)
-
-        def append(number: int, frame: FrameType | None) -> None:
-            self._signals.append(number)
-
-        numbers = [getattr(signal, f"SIG{name}") for name in _SIGNALS]
-        before = {number: signal.signal(number, append) for number in numbers}
-        old = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-        try:
-            yield ours.fileno()
-        finally:
-            signal.set_wakeup_fd(old)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            ours.close()
-            theirs.close()

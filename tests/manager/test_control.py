@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from sessionworkers.manager.actions import Drain
 from sessionworkers.manager.control import ControlSocket
 from sessionworkers.manager.orders import Orders
-from sessionworkers.manager.plan import Drain, Fleet, State
+from sessionworkers.manager.plan import Fleet
+from sessionworkers.manager.slots import State
 from sessionworkers.observe.http import MAX_BODY, MAX_HEAD, BadRequest, Exchange, Request, reply
 
 

@@ -6,23 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessionworkers.manager.plan import (
-    BEAT_MARGIN,
-    KILL_MARGIN,
-    MAX_PAUSE,
-    QUICK,
-    STABLE,
-    Action,
-    Drain,
-    Finish,
-    Fleet,
-    Kill,
-    Note,
-    Start,
-    State,
-    Terminate,
-    Yield,
-)
+from sessionworkers.manager.actions import Action, Drain, Finish, Kill, Note, Start, Terminate, Yield
+from sessionworkers.manager.plan import BEAT_MARGIN, KILL_MARGIN, MAX_PAUSE, QUICK, STABLE, Fleet
+from sessionworkers.manager.slots import State
 
 
 def up(workers: int, *, graceful: float | None = 30.0, healthcheck: float = 1e6) -> Fleet:

@@ -7,8 +7,9 @@ import pathlib
 
 import pytest
 
+from sessionworkers.manager.actions import Drain, Note, Start
 from sessionworkers.manager.cores import usable_cores
-from sessionworkers.manager.plan import Drain, Fleet, Note, Start
+from sessionworkers.manager.plan import Fleet
 from sessionworkers.manager.scaling import GROW_AFTER, SHRINK_AFTER, Report, Scaling
 
 FULL = Report(sessions=10, full=True)
