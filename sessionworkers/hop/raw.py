@@ -19,7 +19,6 @@ from sessionworkers.hop.codec import (
     DATA,
     END,
     EVENT,
-    PIECE,
     RAW,
     RAW_CLOSE,
     RAW_KEEP,
@@ -36,6 +35,8 @@ from sessionworkers.hop.wire import Stream
 if TYPE_CHECKING:
     from sessionworkers.hop.private import OwnerLink
 
+_PIECE: Final = 256 * 1024  # most bytes of a reply in one frame; they are passed on as they come
+_CREDIT: Final = 1024 * 1024  # bytes of a reply that may be under way; a stalled client holds no more
 _JOINED: Final = 16 * 1024  # up to here pieces are put together for one write
 
 
@@ -67,6 +68,7 @@ class ServedRaw(Stream):
     link: OwnerLink
     request: Request
 
+    left: int = _CREDIT
     first = True
     """In the first step of the request's task, after which `settle` is called."""
     write_paused = False
@@ -141,7 +143,7 @@ class ServedRaw(Stream):
         return sum(map(len, self._out)) + sum(map(len, self._queue))
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        return 0, PIECE
+        return 0, _PIECE
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """They are the credit's."""
@@ -180,7 +182,7 @@ class ServedRaw(Stream):
         if self.ended or not (out or self._end):
             return
         size, self._size = self._size, 0
-        if self._queue or size > PIECE or self.left <= 0:
+        if self._queue or size > _PIECE or self.left <= 0:
             self._out = []
             self._queue += [memoryview(each) for each in out]
             self._pump()
@@ -242,9 +244,9 @@ class ServedRaw(Stream):
         queue = self._queue
         while queue and self.left > 0 and not self.ended:
             piece = queue[0]
-            if len(piece) > PIECE:
-                queue[0] = piece[PIECE:]
-                piece = piece[:PIECE]
+            if len(piece) > _PIECE:
+                queue[0] = piece[_PIECE:]
+                piece = piece[:_PIECE]
             else:
                 queue.popleft()
             self.left -= len(piece)

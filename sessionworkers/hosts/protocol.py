@@ -57,6 +57,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
     _last_owner = ""
     _last_key = ""
     _streak = 0
+    _late = False  # it should have moved by now
     _moves_so_far = 0
     _idle_since = 0.0  # on the loop's clock; 0 while a request is under way
     _seen: Any = None  # the scope of the last head that was complete
@@ -109,7 +110,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
                 if self.remote is not None:
                     return
             else:
-                self._follow = False
+                self._follow = self._late = False
         if self.tasks:
             joiner = self._joiner
             if joiner is None:
@@ -128,7 +129,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
         self._between = True
         super().on_message_complete()
         remote = self.remote
-        if remote is not None and remote.cycle is self.cycle:
+        if remote is not None and remote.cycle is self.cycle and not remote.sent:
             remote.pump()
 
     def handle_websocket_upgrade(self) -> None:
@@ -173,9 +174,9 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
         else:
             self._last_key = found.primary.key
             self._streak += 1
-        return (
-            self._streak >= IN_A_ROW << min(self._moves_so_far, MOST_DOUBLINGS) or _event_stream(scope)
-        ) and self._movable(owner, cycle)
+        wanted = self._streak >= IN_A_ROW << min(self._moves_so_far, MOST_DOUBLINGS) or _event_stream(scope)
+        self._late = wanted and not self._movable(owner, cycle)
+        return wanted and not self._late
 
     def _movable(self, owner: str, cycle: RequestResponseCycle | None) -> bool:
         accepting = self.accepting
@@ -201,12 +202,8 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
         assert self._moving is not None
         channel, cycle = self._moving
         chunk, self._chunk = self._chunk, None
-        if chunk is not None and channel.send(
-            self.transport.get_extra_info("socket").fileno(), chunk, self._moves_so_far
-        ):
-            self.connections.discard(self)
-            self._forget_timer()
-            let_go(self.transport)
+        if chunk is not None and channel.send(self._fileno(), chunk, self._moves_so_far):
+            self._leave()
             return
         self._moving = None
         self._streak = 0
@@ -225,7 +222,10 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
 
     def bodiless(self) -> bool:
         """True if the request whose head was just parsed has no body: its end will follow at once."""
-        return all(name not in _BODY for name, _ in self.scope["headers"])
+        for name, _ in self.scope["headers"]:  # noqa: SIM110 - twice as quick as all()
+            if name in _BODY:
+                return False
+        return True
 
     def half_closed(self) -> bool:
         """True if the client will send nothing more."""
@@ -235,6 +235,34 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
         """The reply of another worker is complete; it counted the request."""
         self.server_state.total_requests -= 1
         self.on_response_complete()
+        if self._late and self.remote is None and not self.pipeline and self._idle_since:
+            self._move_idle()
+
+    def _move_idle(self) -> None:
+        """Move between two requests what could not move with one: the body was too long to travel."""
+        accepting, self._late = self.accepting, False
+        if (
+            accepting is None
+            or accepting.handover is None
+            or not self._between
+            or self.scope is not self._seen
+            or self.scheme != "http"
+        ):
+            return
+        if self.transport.is_closing() or self.transport.get_write_buffer_size():
+            return
+        channel = accepting.handover.channel(self._last_owner)
+        if channel is not None and channel.send(self._fileno(), b"", self._moves_so_far):
+            self._leave()
+
+    def _fileno(self) -> int:
+        fd: int = self.transport.get_extra_info("socket").fileno()
+        return fd
+
+    def _leave(self) -> None:
+        self.connections.discard(self)
+        self._forget_timer()
+        let_go(self.transport)
 
     def run_here(self, cycle: RequestResponseCycle) -> None:
         """Run a request that its owner has refused."""
@@ -285,7 +313,11 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
             data, acknowledge = self._arrived
             if acknowledge is not None:
                 acknowledge()  # before the first byte is fed
-            self.data_received(data)
+            if data:
+                self.data_received(data)
+            else:  # it came between two requests
+                self._idle_since = self.loop.time()
+                self._arm(self.timeout_keep_alive)
             if not self.transport.is_closing():
                 self._arrived = None
 

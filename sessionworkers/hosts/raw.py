@@ -58,6 +58,7 @@ ENABLED = True
 HANDOVER = True
 """Off: no connection is handed over, whatever the setting."""
 
+_PIECE: Final = 128 * 1024  # most bytes of a body in one frame
 _HEAD_END: Final = b"\r\n\r\n"
 
 
@@ -155,6 +156,7 @@ class Remote(Stream):
     """One request that another worker answers. ``cycle`` is uvicorn's, not run."""
 
     link: AcceptorLink
+    sent = False  # the whole request
     begun = False  # something of the reply's own head has gone to the client
     _closed_half = False
 
@@ -172,7 +174,6 @@ class Remote(Stream):
         self.found = found
         self.owner = owner
         self._taken: bytearray | None = None  # what was sent of the body, until the owner has begun with it
-        self._last_sent = False
         self._unread = 0
         self._accepting: Accepting
 
@@ -188,7 +189,7 @@ class Remote(Stream):
         if (not cycle.more_body or self.protocol.bodiless()) and len(cycle.body) <= PIECE:
             flags |= COMPLETE
             body = bytes(cycle.body)
-            self._last_sent = True
+            self.sent = True
         path = scope["path"]
         raw_path = scope["raw_path"]
         frame = packed(
@@ -215,7 +216,7 @@ class Remote(Stream):
         if body:
             self._taken = bytearray(body)
             cycle.body = bytearray()
-        elif not self._last_sent:
+        elif not self.sent:
             self._taken = bytearray()
             self.pump()
 
@@ -224,14 +225,14 @@ class Remote(Stream):
         """Send what has come of the body, as far as credit allows."""
         cycle = self.cycle
         body = cycle.body
-        while not self.ended and not self._last_sent and self.left > 0 and (body or not cycle.more_body):
-            piece = bytes(body[:PIECE])
-            del body[:PIECE]
+        while not self.ended and not self.sent and self.left > 0 and (body or not cycle.more_body):
+            piece = bytes(body[:_PIECE])
+            del body[:_PIECE]
             last = not body and not cycle.more_body
             self.left -= len(piece)
             if self._taken is not None:
                 self._taken += piece
-            self._last_sent = last
+            self.sent = last
             self.link.write_with(header(END if last else DATA, self.id, len(piece)), piece)
         if len(body) <= HIGH_WATER_LIMIT and not self.protocol.pipeline:
             self.protocol.flow.resume_reading()
