@@ -344,9 +344,24 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
             self.remote.resume()
 
 
-def replacement(protocol: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
-    """Our class for uvicorn's own httptools protocol; any other (h11 drops trailers itself) stays as it is."""
-    chosen: Any = SessionHttpToolsProtocol if protocol is HttpToolsProtocol else protocol
+class PlainHttpToolsProtocol(HttpToolsProtocol):
+    """`HttpToolsProtocol` whose request headers end with the request's head, and no more; for a uvicorn whose insides
+    are not as `SessionHttpToolsProtocol` knows them."""
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if not self.parser.should_upgrade():
+            self.headers = []
+
+
+def replacement(protocol: type[asyncio.Protocol], *, known: bool) -> type[asyncio.Protocol]:
+    """Our class for uvicorn's own httptools protocol; any other (h11 drops trailers itself) stays as it is.
+
+    ``known``: it is as `raw.fits` wants it.
+    """
+    chosen: Any = protocol
+    if protocol is HttpToolsProtocol:
+        chosen = SessionHttpToolsProtocol if known else PlainHttpToolsProtocol
     return chosen  # type: ignore[no-any-return]
 
 

@@ -89,13 +89,13 @@ class SessionConfig(uvicorn.Config):
         self.loaded_app = self.worker.app
         if proxy_headers:
             self.loaded_app = ProxyHeadersMiddleware(self.loaded_app, trusted_hosts=self.forwarded_allow_ips)
+        why_not = raw.fits(self.http_protocol_class)
         if isinstance(self.worker.app, Router) and self.worker.member is not None:
-            why_not = raw.fits(self.http_protocol_class)
             if why_not:
                 log.info("Requests of other workers' sessions go by ASGI frames: %s", why_not)
             else:
                 self.accepting = raw.Accepting(self.worker.app, self)
-        self.http_protocol_class = replacement(self.http_protocol_class)
+        self.http_protocol_class = replacement(self.http_protocol_class, known=not why_not)
         self.lifespan_class = _lifespan(self.lifespan_class, self, self._local)
 
     def before_start(self, state: Callable[[], dict[str, Any]]) -> None:
