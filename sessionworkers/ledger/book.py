@@ -109,6 +109,10 @@ class Book:
     def __len__(self) -> int:
         return len(self._by_key)
 
+    def passing(self) -> Iterator[Record]:
+        """All sessions, some several times, for a look that may take its time."""
+        return self._by_key.passing()
+
     def records(self) -> Iterator[Record]:
         """Each session once."""
         return iter({id(record): record for record in self._by_key.values()}.values())

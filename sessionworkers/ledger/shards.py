@@ -51,3 +51,8 @@ class Shards(Generic[V]):
         """All values; nothing may be added or removed meanwhile."""
         for shard in self._shards:
             yield from shard.values()
+
+    def passing(self) -> Iterator[V]:
+        """All values that stay meanwhile: it may take its time. What comes meanwhile may be left out."""
+        for shard in self._shards:
+            yield from list(shard.values())

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import secrets
 import socket
 import time
@@ -41,7 +40,8 @@ from sessionworkers.observe.ready import Probes
 from sessionworkers.worker import accesslog
 from sessionworkers.worker.accesslog import note_route
 from sessionworkers.worker.control import Control
-from sessionworkers.worker.drain import Drain, Held, Phase, session_holds
+from sessionworkers.worker.drain import Drain, Held, Phase
+from sessionworkers.worker.holding import Holding
 from sessionworkers.worker.newcomers import Newcomers
 from sessionworkers.worker.passport import decode
 from sessionworkers.worker.router import Router
@@ -56,9 +56,6 @@ log = logging.getLogger("uvicorn.error")
 
 STREAMS_GRACE = 10.0
 """Seconds that requests of other workers get to finish when this worker stops, where the host names no other limit."""
-
-LOOK_EVERY = 0.5
-"""Seconds between two looks at what sessions hold a draining worker back."""
 
 CALLBACKS_GRACE = 5.0
 """Seconds that close callbacks get in all when this worker stops."""
@@ -90,8 +87,6 @@ class Worker:
         self.drain = Drain()
         self.made = clock()
         self._clock = clock
-        self._looked = -math.inf
-        self._sessions_until = -math.inf
         self.roster = roster = Roster(self.runtime) if self.runtime is not None else None
         if self.runtime is not None and self.member is not None and roster is not None:
             store = DirectoryStore(self.runtime, self.member)
@@ -120,6 +115,7 @@ class Worker:
             if self._links is not None and any(rule.starts for rule in self.rules.rules):
                 self.router.newcomers = self._newcomers
             accesslog.install()
+        self._holding = Holding(self.ledger.book, settings.drain_idle, clock)
         self.ledger.book.on_live = self.publish
         self.explicit: ExplicitSessions | None = None
         if metered is not None:
@@ -234,31 +230,7 @@ class Worker:
 
     def held(self, requests: int, connections: int) -> Held:
         """What holds this worker back; the host counts its ``requests`` and idle ``connections``."""
-        return Held(requests, self.hopped, self.sessions_until(), connections)
-
-    def sessions_until(self) -> float:
-        """Until when sessions hold this worker back. Looked through twice a second: there may be a million."""
-        now = self._clock()
-        if now - self._looked >= LOOK_EVERY:
-            self._looked = now
-            idle = self.settings.drain_idle
-            until = -math.inf
-            for record in self.ledger.book.records():
-                until = max(
-                    until,
-                    session_holds(
-                        record.state,
-                        record.rule,
-                        in_use=record.in_use > 0,
-                        made=record.made,
-                        last=record.last,
-                        idle=idle,
-                    ),
-                )
-                if until == math.inf:
-                    break
-            self._sessions_until = until
-        return self._sessions_until
+        return Held(requests, self.hopped, self._holding.until(), connections)
 
     def others(self) -> list[str]:
         """The other workers that take new sessions."""
@@ -282,7 +254,7 @@ class Worker:
         book = self.ledger.book
         table = self.explicit.owner.table if self.explicit is not None else None
         full = self.full or (table is not None and table.full)
-        idle = book.live == 0 and self.requests == 0 and self.sessions_until() <= self._clock()
+        idle = book.live == 0 and self.requests == 0 and self._holding.until() <= self._clock()
         return {"sessions": book.live, "requests": self.requests, "busy": busy, "full": full, "idle": idle}
 
     def publish(self) -> None:
