@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import socket
 import time
@@ -169,7 +168,7 @@ def _upgrade(sock: socket.socket, sid: str) -> None:
 
 
 def _echo(sock: socket.socket) -> dict[str, int]:
-    sock.sendall(bytes([0x81, 0x82]) + os.urandom(4) + b"xx")
+    sock.sendall(bytes([0x81, 0x82]) + bytes(4) + b"xx")
     frame = sock.recv(4096)
     got: dict[str, int] = json.loads(frame[2 : 2 + frame[1]])
     return got
