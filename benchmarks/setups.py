@@ -197,7 +197,8 @@ http {{
   map $http_upgrade $up {{ default upgrade; '' ''; }}
   upstream app {{ hash $cookie_sid consistent; {servers} keepalive 64; keepalive_requests 1000000; }}
   server {{ listen 127.0.0.1:{port} backlog=2048; location / {{
-    proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection $up; proxy_set_header Upgrade $http_upgrade;
+    proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection $up;
+    proxy_set_header Upgrade $http_upgrade;
     proxy_set_header Host $host; }} }}
 }}
 """
