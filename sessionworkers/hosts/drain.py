@@ -24,7 +24,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from sessionworkers.worker.drain import End, Phase
+from sessionworkers.worker.drain import End, Held, Phase
 
 if TYPE_CHECKING:
     from sessionworkers.hosts.uvicorn import SessionServer
@@ -78,6 +78,8 @@ class Draining:
         self._worker = worker
         self._closed: float | None = None
         """When the listeners were closed."""
+        self._going = False
+        """Nothing held it back: it will be gone in a moment."""
         self._late = False
         self._said = 0.0
         self.ends_alone: Callable[[], bool] = lambda: False
@@ -145,7 +147,11 @@ class Draining:
         now = time.monotonic()
         requests, idle = self.count()
         held = worker.held(requests, idle)
+        if self._going:
+            # Its listeners are closed for good: a session that comes to life in this moment does not bring it back.
+            held = Held(held.requests, held.hopped)
         if now < drain.deadline and not drain.holding(held, now):
+            self._going = True
             self._close()
             if self._closed is None or now - self._closed < ACCEPTED:
                 return False  # what was accepted last has perhaps not been read yet

@@ -21,6 +21,7 @@ def test_new_sessions_are_refused_and_own_ones_go_on(workers: int) -> None:
         running.signal(signal.SIGTERM)
         wait_for(lambda: running.fetch("GET", "/-/ready").status == 503, 2, "not ready at once")
         assert running.fetch("GET", "/-/live").status == 200
+        wait_for(lambda: running.log.count("drains for") == workers, 5, "every worker has heard of it")
         for number in range(1, 4):
             refused = running.fetch("POST", "/s")
             assert refused.status == 503
