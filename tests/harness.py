@@ -88,10 +88,15 @@ class Reply:
 
 
 def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A TCP port that was free a moment ago, as was the next one, which the session API takes."""
+    for _ in range(200):
+        with socket.socket() as sock, socket.socket() as following:
+            sock.bind(("127.0.0.1", 0))
+            port = int(sock.getsockname()[1])
+            with contextlib.suppress(OSError, OverflowError):
+                following.bind(("127.0.0.1", port + 1))
+                return port
+    raise RuntimeError("no two free ports in a row")
 
 
 def wait_for(condition: Callable[[], Any], timeout: float = 10.0, what: str = "", interval: float = 0.02) -> Any:

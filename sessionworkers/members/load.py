@@ -2,7 +2,9 @@
 
 One file for each worker, ``members/<uid>.load``, one page, mapped by all. Only its worker writes it, so there are no
 locks: a row of figures, and a row of reservations, one entry for each worker that this one has placed something on.
-The reservations for a worker are the sum of its entries in all living workers' rows (``pending[acceptor][target]``).
+What an acceptor has placed on a target, less what the target says has arrived from it, is on its way
+(``pending[acceptor][target]``); both count up, each in its writer's own page. So a session is counted once at every
+moment: by the acceptor until the target has it in its figures, then by the target, however late the reply is read.
 
 A cell is eight bytes, aligned, and written at once. A row is not: a reader may see the load of one moment and the
 sessions of the next, which a choice that is only nearly even can bear. Dead workers' rows are not read.
@@ -19,13 +21,13 @@ from typing import Final, Protocol
 
 from .roster import LOAD
 
-PAGE: Final = 4096
-FORMAT: Final = 1.0
+PAGE: Final = 8192
+FORMAT: Final = 2.0
 
 _CELLS = PAGE // 8
 _ROW = 16
-_ENTRY = 4
-_ENTRIES = (_CELLS - _ROW) // _ENTRY
+_ENTRY = 6  # tag; count and cost of what was placed there; count and cost of what arrived from there; unused
+_END = _CELLS - _ENTRY + 1
 _FORMAT, _SESSIONS, _HELD, _FLYING, _WORK, _CAP, _REJECTED, _DRAINING, _UNTIL, _WAIT, _IMPLICIT, _REQUESTS, _FULL = (
     range(13)
 )
@@ -77,7 +79,7 @@ class Load:
 
 
 class Page:
-    """One worker's page: figures and reservations. ``buffer`` is its memory, 4096 bytes."""
+    """One worker's page: figures and reservations. ``buffer`` is its memory, 8192 bytes."""
 
     def __init__(self, buffer: mmap.mmap | bytearray) -> None:
         self.buffer = buffer
@@ -134,51 +136,80 @@ class Page:
         )
 
     def change(self, tag: int, count: int, cost: float) -> None:
-        """Add to this worker's reservations for the worker ``tag``. Without room in the row nothing is reserved."""
-        tags, cells = self._tags, self._cells
-        free = -1
-        for at in range(_ROW, _ROW + _ENTRIES * _ENTRY, _ENTRY):
-            if tags[at] == tag:
-                left = cells[at + 1] + count
-                cells[at + 1] = max(0.0, left)
-                cells[at + 2] = cells[at + 2] + cost if left > 0 else 0.0
-                return
-            if free < 0 and cells[at + 1] == 0.0:
-                free = at
-            if tags[at] == 0:
-                break
-        if free >= 0 and count > 0:
-            tags[free] = 0
-            cells[free + 1], cells[free + 2] = count, cost
-            tags[free] = tag
+        """Add to what this worker has placed on ``tag``. Without room in the row nothing is reserved."""
+        cells = self._cells
+        at = self._entry(tag) or self._new_entry(tag)
+        if at:
+            cells[at + 1] = max(0.0, cells[at + 1] + count)
+            cells[at + 2] += cost
 
-    def pending(self, tag: int) -> tuple[int, float]:
-        """This worker's reservations for ``tag``: how many, and their costs."""
-        tags, cells = self._tags, self._cells
-        for at in range(_ROW, _ROW + _ENTRIES * _ENTRY, _ENTRY):
+    def settle(self, tag: int, count: int, cost: float) -> None:
+        """Nothing of this worker's is on its way to ``tag`` any more: what was placed is what has arrived there."""
+        at = self._entry(tag)
+        if at:
+            self._cells[at + 1], self._cells[at + 2] = count, cost
+
+    def placed(self, tag: int) -> tuple[int, float]:
+        """What this worker has ever placed on ``tag``: how many, and their costs."""
+        at = self._entry(tag)
+        return (int(self._cells[at + 1]), self._cells[at + 2]) if at else (0, 0.0)
+
+    def arrive(self, tag: int, cost: float) -> None:
+        """Something that ``tag`` has placed here stands in this worker's own figures from now on."""
+        at = self._entry(tag) or self._new_entry(tag)
+        if at:
+            self._cells[at + 3] += 1
+            self._cells[at + 4] += cost
+
+    def arrived(self, tag: int) -> tuple[int, float]:
+        """What has ever arrived from ``tag``: how many, and their costs."""
+        at = self._entry(tag)
+        return (int(self._cells[at + 3]), self._cells[at + 4]) if at else (0, 0.0)
+
+    def _entry(self, tag: int) -> int:
+        """Where the entry of ``tag`` is, 0 if there is none."""
+        tags = self._tags
+        for at in range(_ROW, _END, _ENTRY):
             if tags[at] == tag:
-                return int(cells[at + 1]), cells[at + 2]
+                return at
             if tags[at] == 0:
                 break
-        return 0, 0.0
+        return 0
+
+    def _new_entry(self, tag: int) -> int:
+        tags, cells = self._tags, self._cells
+        for at in range(_ROW, _END, _ENTRY):
+            if cells[at + 1] == 0.0 and cells[at + 3] == 0.0:
+                cells[at + 2] = cells[at + 4] = 0.0
+                tags[at] = tag
+                return at
+        return 0
 
 
 class Reservation:
-    """Room on a worker, kept for something that is on its way there. Release it once; twice is as good."""
+    """Room on a worker, kept for something that is on its way there.
 
-    __slots__ = ("_cost", "_page", "_tag")
+    Either `arrived` or `release`, once; whatever is said later changes nothing.
+    """
 
-    def __init__(self, page: Page, tag: int, cost: float) -> None:
-        self._page: Page | None = page
-        self._tag = tag
+    __slots__ = ("_board", "_cost", "_uid")
+
+    def __init__(self, board: LoadBoard, uid: str, cost: float) -> None:
+        self._board: LoadBoard | None = board
+        self._uid = uid
         self._cost = cost
-        page.change(tag, 1, cost)
+
+    def arrived(self) -> None:
+        """The worker has told the board so itself (`LoadBoard.arrived`), at the moment it put it into its figures."""
+        if self._board is not None:
+            self._board.done(self._uid, 0, 0.0)
+            self._board = None
 
     def release(self) -> None:
-        """The worker has it in its own figures by now, or it will never come."""
-        if self._page is not None:
-            self._page.change(self._tag, -1, -self._cost)
-            self._page = None
+        """It will never come, or it came to a worker that does not tell."""
+        if self._board is not None:
+            self._board.done(self._uid, -1, -self._cost)
+            self._board = None
 
 
 class LoadBoard:
@@ -193,6 +224,7 @@ class LoadBoard:
         self._fd = runtime.members_fd if runtime is not None else -1
         self._uids = uids if uids is not None else lambda: (uid,)
         self._tags: dict[str, int] = {}
+        self._flying: dict[str, int] = {}
         self._pages: dict[str, Page] = {}
         if runtime is None:
             self.mine = Page(bytearray(PAGE))
@@ -216,12 +248,17 @@ class LoadBoard:
         return found
 
     def pending(self, uid: str) -> tuple[int, float]:
-        """What all living workers have reserved on ``uid``: how many, and their costs."""
+        """What is on its way to ``uid`` from all living workers: how many, and their costs."""
+        return self._pending(self._living(), uid, self._pages.get(uid))
+
+    def _pending(self, living: list[tuple[str, Page]], uid: str, page: Page | None) -> tuple[int, float]:
         tag = self._tag(uid)
         count, cost = 0, 0.0
-        for _, page in self._living():
-            more, extra = page.pending(tag)
-            count, cost = count + more, cost + extra
+        for other, theirs in living:
+            placed, placed_cost = theirs.placed(tag)
+            arrived, arrived_cost = page.arrived(self._tag(other)) if page is not None and placed else (0, 0.0)
+            if placed > arrived:
+                count, cost = count + placed - arrived, cost + max(0.0, placed_cost - arrived_cost)
         return count, cost
 
     def standing(self) -> list[tuple[str, Load, int, float]]:
@@ -231,14 +268,31 @@ class LoadBoard:
         for uid, page in living:
             load = page.read()
             if load is not None:
-                tag = self._tag(uid)
-                reserved = [other.pending(tag) for _, other in living]
-                result.append((uid, load, sum(each for each, _ in reserved), sum(each for _, each in reserved)))
+                result.append((uid, load, *self._pending(living, uid, page)))
         return result
 
     def reserve(self, uid: str, cost: float) -> Reservation:
         """Keep room for one session of ``cost`` on ``uid``; every worker sees it at once."""
-        return Reservation(self.mine, self._tag(uid), cost)
+        self._flying[uid] = self._flying.get(uid, 0) + 1
+        self.mine.change(self._tag(uid), 1, cost)
+        return Reservation(self, uid, cost)
+
+    def arrived(self, uid: str, cost: float) -> None:
+        """What ``uid`` has placed here is in this worker's own figures from now on: it counts once, never twice."""
+        self.mine.arrive(self._tag(uid), cost)
+
+    def done(self, uid: str, count: int, cost: float) -> None:
+        """One reservation for ``uid`` is over. With the last one the account is settled: what was lost on a broken
+        link, or rounded away, is not carried on."""
+        tag = self._tag(uid)
+        self.mine.change(tag, count, cost)
+        left = self._flying.get(uid, 1) - 1
+        if left > 0:
+            self._flying[uid] = left
+            return
+        self._flying.pop(uid, None)
+        page = self._pages.get(uid)
+        self.mine.settle(tag, *(page.arrived(self._tag(self.uid)) if page is not None else (0, 0.0)))
 
     def close(self) -> None:
         """Unmap all pages and remove this worker's own."""

@@ -246,7 +246,7 @@ class Front:
             if what == USE:
                 await self.owner.use(scope, receive, send, session_id, auth)
             elif what == CREATE:
-                await self.placer.accept(scope, receive, send, session_id)
+                await self.placer.accept(scope, receive, send, session_id, auth)
             else:
                 await self.answer(what, scope, send, Credentials(session_id, auth))
         except Refused as refused:

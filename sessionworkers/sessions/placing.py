@@ -2,8 +2,8 @@
 
 1. Check the body, and the grant where a platform's key is set. Nothing is held yet.
 2. Of the workers with room the one with the least load, all reservations counted.
-3. Reserve there, mint an ID, claim it for that worker, hop. The owner adopts the claim; the reservation ends with the
-   first byte of its answer, when the session is in its own figures.
+3. Reserve there, mint an ID, claim it for that worker, hop. The owner adopts the claim; the reservation ends as it puts
+   the session into its own figures.
 4. It may refuse (full, draining, gone) before anything ran: the next one. None left: 429, with when to come back; 503
    if none takes new sessions at all.
 """
@@ -105,7 +105,7 @@ class Placer:
         self.owner.publish()
         raise Refused(429, "no room for sessions", "every worker is full", retry_after=self._retry_after())
 
-    async def accept(self, scope: Any, receive: Receive, send: Send, session_id: str) -> None:
+    async def accept(self, scope: Any, receive: Receive, send: Send, session_id: str, acceptor: str) -> None:
         """The owner's side of a create that was placed here. Raises `NotMine`, the claim given up, without room."""
         body, _ = await read_whole(receive, 2**30)
         if body is None:
@@ -120,6 +120,7 @@ class Placer:
         except Refused:
             self._give_up(session_id)
             raise
+        self.board.arrived(acceptor, wanted.cost)
         await _created(scope, send, made)
 
     def _give_up(self, session_id: str) -> None:
@@ -154,12 +155,16 @@ class Placer:
         self.note(request, session_id, f"placed {target[:8]}")
 
         async def released(event: Any) -> None:
-            reservation.release()
+            if event["type"] == "http.response.start":
+                if event["status"] == 201:
+                    reservation.arrived()
+                else:
+                    reservation.release()
             await send(event)
 
         try:
             self.owner.ledger.book.store.claim(self.owner.key(session_id), target)
-            await self.links.carry(target, scope, receive, released, {"session": [CREATE, session_id, None]})
+            await self.links.carry(target, scope, receive, released, {"session": [CREATE, session_id, self.board.uid]})
         except ClaimError as error:
             raise Refused(error.status, "no room for sessions", str(error), retry_after=5) from None
         except NotMine:

@@ -33,6 +33,33 @@ def test_reservations_add_up_and_are_released_once() -> None:
     assert board.pending("other") == (0, 0.0)
 
 
+def test_what_has_arrived_counts_once_however_late_the_reply_is_read(base: str) -> None:
+    runtime = RuntimeDir.create(base)
+    uids = ["a" * 24, "b" * 24]
+    one, other = (LoadBoard(runtime, uid, lambda: uids) for uid in uids)
+    try:
+        for board in (one, other):
+            board.mine.publish(Load())
+        held = [one.reserve(uids[1], 10.0) for _ in range(3)]
+        assert one.pending(uids[1]) == other.pending(uids[1]) == (3, 30.0)
+        other.arrived(uids[0], 10.0)  # in its figures; the reply is on its way
+        assert one.pending(uids[1]) == (2, 20.0)
+        held[0].arrived()
+        assert one.pending(uids[1]) == (2, 20.0)
+        held[1].release()  # refused
+        assert other.pending(uids[1]) == (1, 10.0)
+        other.arrived(uids[0], 10.0)
+        held[2].release()  # it did arrive, but the link broke: nobody here knows
+        assert one.pending(uids[1]) == (0, 0.0)
+        again = one.reserve(uids[1], 5.0)  # settled: nothing of that is carried on
+        assert other.pending(uids[1]) == (1, 5.0)
+        again.release()
+    finally:
+        one.close()
+        other.close()
+        runtime.remove()
+
+
 def test_entries_are_used_again() -> None:
     board = LoadBoard(None, "me")
     for number in range(1000):
