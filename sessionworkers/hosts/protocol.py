@@ -111,6 +111,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
                     return
             else:
                 self._follow = self._late = False
+                self._last_owner = ""  # it is not in a row any more
         if self.tasks:
             joiner = self._joiner
             if joiner is None:
