@@ -18,10 +18,10 @@ told to stop        killed after the shutdown or graceful timeout and KILL_MARGI
 silent              killed and replaced, see ``protocol``
 ==================  =====================================================================================
 
-Failures (an exit before serving, or a crash within STABLE seconds of serving) are answered by pauses that double up to
-MAX_PAUSE; Erlang/OTP's supervisors bound restarts the same way. A generation of which no worker ever served is given
-up when one says so itself (exit code 3, as uvicorn's workers do when the app cannot be loaded) or at ``target + 4``
-failures: the old workers are kept if there are any, else the server stops with exit code 3.
+Failures (an exit before serving, or a crash within STABLE seconds of serving) are answered by pauses that double, up to
+MAX_PAUSE and SERVED_PAUSE; Erlang/OTP's supervisors bound restarts the same way. A generation of which no worker ever
+served is given up when one says so itself (exit code 3, as uvicorn's workers do when the app cannot be loaded) or at
+``target + 4`` failures: the old workers are kept if there are any, else the server stops with exit code 3.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ STARTUP_FAILURE = 3
 STABLE = 10.0
 FIRST_PAUSE = 0.25
 MAX_PAUSE = 5.0
+SERVED_PAUSE = 0.5
+"""The longest pause after crashes of workers that had served: a killed one is back within its boot time and a second,
+however many were killed before; and what crashes only under load is no tight loop."""
 KILL_MARGIN = 10.0
 """Time of a worker to run the app's own shutdown once its timeout has passed."""
 QUICK = 3.0
@@ -115,7 +118,7 @@ class Fleet:
         elif code == 0 or now - slot.served >= STABLE:
             self._streak, self._not_before = 0, now
         else:
-            self._pause(now)
+            self._pause(now, SERVED_PAUSE)
 
     # What is wanted
 
@@ -307,8 +310,8 @@ class Fleet:
         self.served = True
         self._pause(now)
 
-    def _pause(self, now: float) -> None:
-        """The first failure in a row is answered at once, further ones by pauses that double."""
-        pause = min(MAX_PAUSE, FIRST_PAUSE * 2.0 ** (self._streak - 1)) if self._streak else 0.0
+    def _pause(self, now: float, most: float = MAX_PAUSE) -> None:
+        """The first failure in a row is answered at once, further ones by pauses that double up to ``most``."""
+        pause = min(most, FIRST_PAUSE * 2.0 ** (self._streak - 1)) if self._streak else 0.0
         self._streak += 1
         self._not_before = max(self._not_before, now + pause)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessionworkers.manager.actions import Action, Drain, Finish, Kill, Note, Start, Terminate, Yield
-from sessionworkers.manager.plan import BEAT_MARGIN, KILL_MARGIN, MAX_PAUSE, QUICK, STABLE, Fleet
+from sessionworkers.manager.plan import BEAT_MARGIN, KILL_MARGIN, MAX_PAUSE, QUICK, SERVED_PAUSE, STABLE, Fleet
 from sessionworkers.manager.slots import State
 
 
@@ -67,10 +67,24 @@ def test_early_crashes_are_answered_by_pauses_that_double_and_end() -> None:
         assert kinds(fleet.step(now)) == [Start]
         (key,) = fleet.slots
         fleet.serving(key, now)
-    assert pauses == [0.0, 0.25, 0.5, 1.0, 2.0, 4.0, MAX_PAUSE, MAX_PAUSE, MAX_PAUSE]
+    assert pauses == [0.0, 0.25, *[SERVED_PAUSE] * 7]
     (key,) = fleet.slots
     fleet.exited(key, -11, now + STABLE)  # it was stable this time: the count begins anew
     assert kinds(fleet.step(now + STABLE)) == [Start]
+
+
+def test_failures_to_start_are_answered_by_longer_pauses() -> None:
+    fleet = up(1)
+    fleet.exited(1, -9, STABLE)
+    now = STABLE
+    pauses: list[float] = []
+    for _ in range(8):
+        assert kinds(fleet.step(now)) == [Start]
+        fleet.exited(max(fleet.slots), 1, now)
+        due = fleet.due(now)
+        pauses.append(0.0 if due is None else due - now)
+        now += pauses[-1]
+    assert pauses == [0.0, 0.25, 0.5, 1.0, 2.0, 4.0, MAX_PAUSE, MAX_PAUSE]
 
 
 def test_nothing_starts_within_a_pause() -> None:
