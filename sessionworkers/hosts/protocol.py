@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from sessionworkers.affinity.found import Found
 from sessionworkers.hosts import raw
 from sessionworkers.hosts.handover import MOST_BYTES, Channel, let_go, shut
+from sessionworkers.hosts.joiner import Joiner
 
 HALF_CLOSED = 0.1
 """Seconds that an owner has to answer a client that has closed its half of the connection. uvicorn closes at once,
@@ -31,8 +32,6 @@ hand-over costs what four forwards do; two are forwarded before it is known that
 sessions (a proxy, a test) will soon ask for another worker's. It doubles with each move."""
 MOST_DOUBLINGS = 8
 _BODY = (b"content-length", b"transfer-encoding")
-LONG = 8 * 1024
-"""Longer pieces are not copied to be joined."""
 
 
 class SessionHttpToolsProtocol(HttpToolsProtocol):
@@ -364,64 +363,6 @@ def replacement(protocol: type[asyncio.Protocol], *, known: bool) -> type[asynci
     if protocol is HttpToolsProtocol:
         chosen = SessionHttpToolsProtocol if known else PlainHttpToolsProtocol
     return chosen  # type: ignore[no-any-return]
-
-
-_holding: list[Joiner] = []
-
-
-def _flush_all() -> None:
-    """The end of a loop's iteration: heads that no body has followed."""
-    holding = _holding[:]
-    _holding.clear()
-    for joiner in holding:
-        joiner.flush()
-
-
-class Joiner:
-    """Puts a reply's head and its first piece of body into one write; for use while the worker is busy.
-
-    An idle one had better not: there the early head wakes the client while the body is still being made. The head waits
-    for this iteration of the loop at most.
-    """
-
-    __slots__ = ("_held", "_loop", "_transport", "first")
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._held = b""
-        self.first = True
-        """The next thing written is a reply's head."""
-
-    def write(self, data: bytes) -> None:
-        if self._held:
-            held, self._held = self._held, b""
-            if len(data) > LONG:
-                self._transport.writelines((held, data))
-            else:
-                self._transport.write(held + data)
-        elif self.first and data[9:12] != b"100":
-            self.first = False
-            self._held = data
-            if not _holding:
-                self._loop.call_soon(_flush_all)
-            _holding.append(self)
-        else:
-            self._transport.write(data)
-
-    def flush(self) -> None:
-        """Write the head by itself, if nothing came."""
-        if self._held:
-            held, self._held = self._held, b""
-            if not self._transport.is_closing():
-                self._transport.write(held)
-
-    def close(self) -> None:
-        self.flush()
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
 
 
 def _event_stream(scope: Any) -> bool:
