@@ -100,6 +100,8 @@ def test_max_requests_loses_nothing() -> None:
         for sid in made:
             running.fetch("POST", f"/s/{sid}/end")
         wait_for(lambda: not before <= children(running), 20, "a worker was replaced")
+        # A worker that is just forked loses the arbiter's TERM, whatever its class.
+        wait_for(lambda: running.log.count("Booting worker") == running.started, 20)
 
 
 def test_a_killed_worker_is_buried_by_its_successor() -> None:

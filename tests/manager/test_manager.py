@@ -81,7 +81,7 @@ def manager(tmp_path: pathlib.Path, workers: int, behaviour: str = "", *more: st
     seen: set[int] = set()
     try:
         assert process.stdout is not None
-        assert select.select([process.stdout], [], [], 15.0)[0], log.read_text()
+        assert select.select([process.stdout], [], [], 40.0)[0], log.read_text()
         address = process.stdout.readline()
         running = Running(process, int(address.rpartition(":")[2] or 0), log)
         yield running
