@@ -205,8 +205,14 @@ def test_without_the_session_api_there_is_no_port() -> None:
         assert plain.fetch("POST", "/session/create", {}).status == 404
 
 
+def plain_environ() -> dict[str, str]:
+    """This process's environment without settings, and with this package."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SESSIONWORKERS_")}
+    return {**kept, "PYTHONPATH": os.fspath(ROOT)}
+
+
 def run(*arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "PYTHONPATH": os.fspath(ROOT)}
+    environ = plain_environ()
     command = [sys.executable, "-m", "sessionworkers", "run", APP, *arguments]
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=timeout, check=False)
 
@@ -229,7 +235,7 @@ def test_a_unix_socket_with_a_named_port(tmp_path: pathlib.Path) -> None:
             "--local-port",
             str(port),
         ],
-        env={**os.environ, "PYTHONPATH": os.fspath(ROOT)},
+        env=plain_environ(),
         stderr=subprocess.DEVNULL,
     )
     try:
