@@ -232,7 +232,8 @@ class FrameReader:
     """Cuts a byte stream into frames ``(kind, stream, payload)``.
 
     Body frames (DATA, END, RAW …) are given out in pieces as they come, the pieces as DATA or RAW and only the last one
-    as what it is, so that a large one is never put together here. Any other frame comes whole; ``limit`` bounds what is held for it.
+    as what it is, so that a large one is never put together here. Any other frame comes whole; ``limit`` bounds what
+    is held for it.
     """
 
     __slots__ = ("_held", "_kind", "_left", "_need", "_piece", "_stream", "limit")
