@@ -1,4 +1,8 @@
-"""What every test gets: an environment without this machine's own server settings."""
+"""What every test gets: an environment without this machine's own server settings.
+
+Variables that steer the tests themselves (``SESSIONWORKERS_FULL`` and the like) are read when modules are imported, and
+go too: a server that a test starts takes any unknown one for a mistake.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import re
 
 import pytest
 
-_OURS = re.compile(r"^(SESSIONWORKERS_(?!FULL$|NEMO_|VASTAI_)|UVICORN_|WEB_CONCURRENCY$|FORWARDED_ALLOW_IPS$)")
+_OURS = re.compile(r"^(SESSIONWORKERS_|UVICORN_|WEB_CONCURRENCY$|FORWARDED_ALLOW_IPS$)")
 
 
 @pytest.fixture(autouse=True)
