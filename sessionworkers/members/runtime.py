@@ -15,8 +15,10 @@ The first two, and ``adopt(serve=True)`` (gunicorn's next arbiter after USR2), h
 from __future__ import annotations
 
 import os
+import random
 import stat as modes
 import tempfile
+import time
 
 from ..errors import RuntimeDirError
 from . import locks
@@ -25,6 +27,10 @@ from .sweep import SERVER_LOCK, clear, sweep_stale
 from .trust import anyone_may_rename, check_length, check_parents, open_private, refuse
 
 _TRIES = 5
+
+
+LAST_TRIES = 6
+"""Times that a server that leaves looks whether it is the last: another may be leaving in the same moment."""
 
 
 class RuntimeDir:
@@ -187,17 +193,26 @@ class RuntimeDir:
         lock, self._lock = self._lock, None
         if lock is None or not lock.here:
             return False
-        try:
-            if lock.upgrade():
-                mark = os.pread(lock.fd, len(FRESH), 0)
-                if clear(self.fd, names=None if mark == FRESH else (*DIRS, MASK_KEY)):
-                    if mark != FOUND:
-                        _rmdir(self.path)
-                    return True
-        except OSError:
-            pass
-        finally:
-            lock.release()
+        for _ in range(LAST_TRIES):
+            try:
+                if lock.upgrade():
+                    mark = os.pread(lock.fd, len(FRESH), 0)
+                    if clear(self.fd, names=None if mark == FRESH else (*DIRS, MASK_KEY)):
+                        if mark != FOUND:
+                            _rmdir(self.path)
+                        return True
+                    return False
+            except OSError:
+                return False
+            finally:
+                lock.release()
+            # Two that leave at once each see the other's lock: out of step, the later one finds itself alone.
+            time.sleep(random.uniform(0.001, 0.01))
+            try:
+                lock, _ = locks.join(self.fd, SERVER_LOCK, wait=0.05)
+            except OSError:
+                return False  # the other one removed it
+        lock.release()
         return False
 
     def close(self) -> None:

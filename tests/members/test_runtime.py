@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -331,3 +332,26 @@ def test_workers_of_another_user_own_it(base: str, way: str, strange_python: tup
     assert runtime.remove()
     assert os.listdir(base) == []
     runtime.close()
+
+
+def test_two_that_leave_at_once_leave_nothing(tmp_path: Path) -> None:
+    """Each sees the other's lock; one of them has to come back for the directory."""
+    leaving = (
+        "import sys; from sessionworkers.members import RuntimeDir\n"
+        "runtime = RuntimeDir.at(sys.argv[1]); print('in', flush=True); sys.stdin.read(1); runtime.remove()\n"
+    )
+    for number in range(5):
+        place = tmp_path / str(number)
+        pair = [
+            subprocess.Popen([sys.executable, "-c", leaving, str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            for _ in range(3)
+        ]
+        for each in pair:
+            assert each.stdout is not None and each.stdout.readline() == b"in\n"
+        for each in pair:
+            assert each.stdin is not None
+            each.stdin.write(b"x")
+            each.stdin.flush()
+        for each in pair:
+            each.communicate(timeout=10)
+        assert not place.exists()
