@@ -159,7 +159,10 @@ def test_user_gets_a_runtime_directory_of_its_own() -> None:
         sid, pid = start(running)
         for number in range(1, 8):
             assert running.fetch("GET", f"/s/{sid}/n").json == {"n": number, "pid": pid}
-        assert os.stat(running.runtime_dir).st_uid == 65534
+        # Not below XDG_RUNTIME_DIR, which is the arbiter's user's own.
+        place = running.log.split("Session claims in ")[1].split()[0]
+        assert os.stat(place).st_uid == 65534
+    assert not os.path.exists(place)
 
 
 def _reachable(path: str) -> bool:
