@@ -124,12 +124,15 @@ def set_cookie(sid: str) -> bytes:
     return f"{COOKIE}={value}; path=/; Max-Age=1209600; httponly; samesite=lax".encode()
 
 
-async def read_body(receive: Callable[[], Awaitable[Message]]) -> bytes:
+async def read_body(receive: Callable[[], Awaitable[Message]]) -> bytes | None:
+    """The body; None if the client went away before it was here, which frameworks do not take for an empty one."""
     parts = []
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
         parts.append(message.get("body", b""))
-        if message["type"] == "http.disconnect" or not message.get("more_body"):
+        if not message.get("more_body"):
             return b"".join(parts)
 
 
@@ -149,6 +152,8 @@ async def app(
     else:
         received = dict(scope["headers"])
         raw = await read_body(receive)
+        if raw is None:
+            return
         body = json.loads(raw) if raw else {}
         sid = body.get("resources_session_id") or cookie_id(received) or str(uuid.uuid4())
         status, content = handle(scope["path"], sid, body, received.get(TOKEN.encode(), b"").decode("latin-1"))
