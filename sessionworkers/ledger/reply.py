@@ -23,14 +23,13 @@ Send = Callable[[Any], Awaitable[None]]
 class Reply:
     """Wraps one request's ``send``."""
 
-    __slots__ = ("_held", "_messages", "_refused", "_send", "visit")
+    __slots__ = ("_held", "_refused", "_send", "visit")
 
     def __init__(self, visit: Visit, send: Send) -> None:
         self.visit = visit
         self._send = send
         self._held: Any = None
         self._refused = False
-        self._messages = 0
 
     async def send(self, event: Any) -> None:
         """Pass ``event`` on when all that it tells is claimed."""

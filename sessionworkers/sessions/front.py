@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, MutableMapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sessionworkers.affinity.paths import PathTemplate
 from sessionworkers.affinity.ruleset import Found, Named, RuleSet
 from sessionworkers.affinity.views import RequestView
 from sessionworkers.errors import AppFailed, ClaimError, HopBroken, HopError, NotMine, OwnerBusy, OwnerGone
 from sessionworkers.ledger.answers import Refused, answer, app_failed, refuse
+from sessionworkers.ledger.elsewhere import Elsewhere
 from sessionworkers.sessions.costs import App, Incoming, Receive, Send, discard, read_front, read_whole, replay
 from sessionworkers.sessions.envelope import NOTHING, PREFIX, Envelope, header_id, scan
 from sessionworkers.sessions.figures import figures, metrics
@@ -43,13 +44,6 @@ CREATE: Final = "create"
 Scope = MutableMapping[str, Any]
 
 
-class Carrier(Protocol):
-    """What is needed of the hop (`sessionworkers.hop.Links`)."""
-
-    async def carry(self, owner: str, scope: Any, receive: Receive, send: Send, meta: dict[str, Any]) -> None:
-        """Run one request on ``owner``. Raises `HopError` and its kinds."""
-
-
 class Gone(Exception):
     """The session's owner lives no more, or knows nothing of it: it has ended."""
 
@@ -62,7 +56,7 @@ class Front:
         inner: App,
         owner: Owner,
         placer: Placer,
-        links: Carrier | None,
+        links: Elsewhere | None,
         rules: RuleSet,
         *,
         prefix: str,

@@ -14,12 +14,13 @@ import asyncio
 import json
 import math
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sessionworkers.affinity.placement import Standing, by_load
 from sessionworkers.affinity.views import RequestView
 from sessionworkers.errors import AppFailed, ClaimError, HopBroken, HopError, NotMine, OwnerBusy, OwnerGone
 from sessionworkers.ledger.answers import Refused, answer, app_failed
+from sessionworkers.ledger.elsewhere import Elsewhere
 from sessionworkers.members.load import Load, LoadBoard
 from sessionworkers.sessions.costs import Receive, Send, read_whole, replay
 from sessionworkers.sessions.grants import GrantKey
@@ -36,13 +37,6 @@ STEP: Final = 0.01
 CREATE: Final = "create"
 
 
-class Carrier(Protocol):
-    """What is needed of the hop."""
-
-    async def carry(self, owner: str, scope: Any, receive: Receive, send: Send, meta: dict[str, Any]) -> None:
-        """Run one request on ``owner``. Raises `HopError` and its kinds."""
-
-
 class Placer:
     """Places creates. ``lifetime`` and ``max_lifetime`` in seconds: the default, and the most that may be asked for."""
 
@@ -50,7 +44,7 @@ class Placer:
         self,
         owner: Owner,
         board: LoadBoard,
-        links: Carrier | None,
+        links: Elsewhere | None,
         *,
         lifetime: float,
         max_lifetime: float,

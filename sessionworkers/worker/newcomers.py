@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from sessionworkers.affinity.decide import claims_on_sight
 from sessionworkers.affinity.found import Found
@@ -21,6 +21,7 @@ from sessionworkers.affinity.placement import Policy, Standing, places
 from sessionworkers.affinity.views import RequestView
 from sessionworkers.errors import AppFailed, ClaimError, HopBroken, HopError, NotMine, OwnerBusy, OwnerGone
 from sessionworkers.ledger.answers import Refused, app_failed
+from sessionworkers.ledger.elsewhere import Elsewhere
 from sessionworkers.ledger.ledger import Ledger, Receive, Scope, Send
 from sessionworkers.members.load import LoadBoard
 from sessionworkers.worker.passport import encode_placed
@@ -31,20 +32,13 @@ REQUEST_COST = 0.0
 """What a placed start reserves in load: its session counts, its request is over soon."""
 
 
-class Carrier(Protocol):
-    """What is needed of the hop (`sessionworkers.hop.Links`)."""
-
-    async def carry(self, owner: str, scope: Any, receive: Receive, send: Send, meta: dict[str, Any]) -> None:
-        """Run one request on ``owner``. Raises `HopError` and its kinds."""
-
-
 class Newcomers:
     """Places new sessions for one worker's router. ``note(found, way)`` goes to the access log."""
 
     def __init__(
         self,
         ledger: Ledger,
-        links: Carrier | None,
+        links: Elsewhere | None,
         board: LoadBoard | None,
         policy: Policy,
         note: Callable[[Found, str], None],

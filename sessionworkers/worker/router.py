@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from sessionworkers.affinity.decide import Answer, Arrival, Claim, Names, decide
 from sessionworkers.affinity.ids import mask
@@ -27,6 +27,7 @@ from sessionworkers.affinity.ruleset import Found, NeedBody
 from sessionworkers.affinity.views import RequestView
 from sessionworkers.errors import AppFailed, HopBroken, HopError, NotMine, OwnerBusy, OwnerGone, StoreUnavailable
 from sessionworkers.ledger.answers import Refused, app_failed, gone, refuse
+from sessionworkers.ledger.elsewhere import Elsewhere
 from sessionworkers.ledger.known import serve_known
 from sessionworkers.ledger.ledger import Ledger, Receive, Scope, Send
 from sessionworkers.worker.accesslog import note_route
@@ -61,20 +62,13 @@ class Failed:
     error: HopError
 
 
-class Carrier(Protocol):
-    """What the router needs of the hop (`sessionworkers.hop.Links`)."""
-
-    async def carry(self, owner: str, scope: Any, receive: Receive, send: Send, meta: dict[str, Any]) -> None:
-        """Run one request on ``owner``. Raises `HopError` and its kinds."""
-
-
 class Router:
     """An ASGI app around the ledger. ``links`` is None with a single worker: no claims, no private sockets."""
 
     def __init__(
         self,
         ledger: Ledger,
-        links: Carrier | None,
+        links: Elsewhere | None,
         *,
         max_body: int = 64 * 1024 * 1024,
     ) -> None:
