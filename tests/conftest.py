@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts its background jobs so, and all that a test starts would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _OURS = re.compile(r"^(SESSIONWORKERS_|UVICORN_|WEB_CONCURRENCY$|FORWARDED_ALLOW_IPS$)")
 

@@ -91,6 +91,8 @@ def free_port() -> int:
     """A TCP port that was free a moment ago, as was the next one, which the session API takes."""
     for _ in range(200):
         with socket.socket() as sock, socket.socket() as following:
+            for each in (sock, following):  # as servers do: a port that only old connections remember is free
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(("127.0.0.1", 0))
             port = int(sock.getsockname()[1])
             with contextlib.suppress(OSError, OverflowError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import pathlib
 import signal
@@ -19,6 +20,9 @@ STARTED = "Application startup complete"  # uvicorn's words, one line per worker
 BOOT_TIMEOUT = 30.0
 STOP_TIMEOUT = 8.0
 ENDING = (signal.SIGINT, signal.SIGTERM)
+
+_PR_SET_PDEATHSIG = 1  # prctl(2), Linux
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
 
 class DemoError(Exception):
@@ -123,6 +127,12 @@ def serve(command: list[str], workers: int, environment: Mapping[str, str] | Non
                     _stop(running)
 
 
+def _ends_with_parent() -> None:
+    """In the child: a demo that is killed can stop no server, so the kernel does."""
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def _start(command: list[str], home: pathlib.Path, environment: Mapping[str, str]) -> Running:
     port = free_port()
     log = home / "log"
@@ -135,6 +145,7 @@ def _start(command: list[str], home: pathlib.Path, environment: Mapping[str, str
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=_ends_with_parent,
         )
     return Running(port, process, log)
 

@@ -90,6 +90,17 @@ def test_interrupted_it_leaves_no_process(tmp_path: pathlib.Path, number: signal
         demo.wait()
 
 
+def test_killed_it_leaves_no_process(tmp_path: pathlib.Path) -> None:
+    mark, environ = marked()
+    demo = subprocess.Popen([*COMMAND, "--sessions", "5000"], cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: len(processes(mark)) >= 5, 20, "the demo's servers started")
+    finally:
+        demo.kill()
+        demo.wait()
+    wait_for(lambda: not processes(mark), 20, "its servers ended with it")
+
+
 def test_a_server_that_cannot_start_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "BOOT_TIMEOUT", 5.0)
     with pytest.raises(servers.DemoError, match="No module named"):
