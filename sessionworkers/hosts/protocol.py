@@ -20,6 +20,7 @@ from sessionworkers.affinity.found import Found
 from sessionworkers.hosts import raw
 from sessionworkers.hosts.handover import MOST_BYTES, Channel, let_go, shut
 from sessionworkers.hosts.joiner import Joiner
+from sessionworkers.worker.newcomers import PLACED
 
 HALF_CLOSED = 0.1
 """Seconds that an owner has to answer a client that has closed its half of the connection. uvicorn closes at once,
@@ -255,6 +256,12 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
         if channel is not None and channel.send(self._fileno(), b"", self._moves_so_far):
             self._leave()
 
+    def _go_after(self, owner: str) -> None:
+        """The session that this connection has just begun is on ``owner``: move there, now or with a later request."""
+        self._last_owner, self._streak, self._follow = owner, IN_A_ROW << MOST_DOUBLINGS, True
+        if self._idle_since:
+            self._move_idle()
+
     def _fileno(self) -> int:
         fd: int = self.transport.get_extra_info("socket").fileno()
         return fd
@@ -304,6 +311,8 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self._arm(self.timeout_keep_alive)
+        if PLACED in self.scope:
+            self.loop.call_soon(self._go_after, self.scope[PLACED])  # type: ignore[literal-required]
 
     # the connection
 

@@ -109,6 +109,7 @@ class SessionConfig(uvicorn.Config):
             self.handover = Handover(member.uid, roster.socket_path, self._adopt)
             self.accepting.handover = self.handover
             self.worker.take_sockets = self.handover.take
+            self.worker.hands_over(self.handover.channel)
 
     def _adopt(self, sock: socket.socket, data: bytes, moves: int, acknowledge: Callable[[], None] | None) -> None:
         """Serve a connection that another worker accepted, or one that could not be handed over."""

@@ -167,7 +167,8 @@ class Settings(BaseSettings):
     ] = Field(
         default="least-sessions",
         description="Where a session begins whose start a rule recognises: on the worker with the fewest sessions, "
-        "with the least load, or where it arrives.",
+        "with the least load, or where it arrives. A kept-alive connection moves there with it; one that cannot "
+        "(TLS, --no-handover, HTTP other than uvicorn's httptools, a WebSocket) begins its sessions where it arrives.",
     )
     drain_timeout: Limit = Field(
         default=300.0,

@@ -3,7 +3,9 @@
 1. A request is new if it names no claimed session. Placed are the starts that a rule recognises; of a worker that
    gives way (a restart, a drain) all new requests.
 2. The choice is pure (`affinity.placement`) over the load board: what all workers published and what is on its way.
-   This worker stays the choice while it is within one of the emptiest: a hop costs more than that is worth.
+   This worker stays the choice while it is within one of the emptiest: a hop costs more than that is worth. A start
+   whose connection stays open is placed only where the host can move the connection after it: else every later
+   request of the session would hop.
 3. An ID that the client named is claimed for the target before the hop: claim and reservation in one. Otherwise the
    reservation stands on the board until the first byte of the reply.
 4. A target that refuses before its app saw anything (it drains by now, or died) is passed over for the next one.
@@ -31,6 +33,10 @@ RETRY_AFTER = 5
 REQUEST_COST = 0.0
 """What a placed start reserves in load: its session counts, its request is over soon."""
 
+PLACED = "sessionworkers.placed"
+"""Key of an ASGI scope by which the host is told, before the reply, which worker has taken a start: the connection
+belongs there now. No app sees it: the one that was called had a scope of its own."""
+
 
 class Newcomers:
     """Places new sessions for one worker's router. ``note(found, way)`` goes to the access log."""
@@ -48,6 +54,8 @@ class Newcomers:
         self._board = board
         self._policy = policy
         self._note = note
+        self.open_channel: Callable[[str], object] | None = None
+        """Set by a host that can hand connections over: makes ready to hand one to this worker."""
         self.away = False
         """This worker takes no new sessions while another does."""
         self.closing = False
@@ -74,8 +82,12 @@ class Newcomers:
         start = found.start if found is not None else self._ledger.rules.start_without_id(request) is not None
         if not (start or self.away or self.closing):
             return receive
+        stays = not _passing(scope)
+        moves = start and stays and self.open_channel is not None and scope["type"] == "http"
+        if stays and not (moves or self.away or self.closing):
+            return receive
         for target in self._order():
-            on = await self._on(target, scope, receive, send, request, found)
+            on = await self._on(target, scope, receive, send, request, found, moves)
             if on is None:
                 return None
             receive = on
@@ -101,9 +113,19 @@ class Newcomers:
         ]
 
     async def _on(
-        self, target: str, scope: Scope, receive: Receive, send: Send, request: RequestView, found: Found | None
+        self,
+        target: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        request: RequestView,
+        found: Found | None,
+        moves: bool,
     ) -> Receive | None:
-        """Begin it on ``target``: None, or the ``receive`` to go on with if that would not have it."""
+        """Begin it on ``target``: None, or the ``receive`` to go on with if that would not have it.
+
+        ``moves``: its connection is to go there, too.
+        """
         assert self._links is not None and self._board is not None
         claimed = found is not None and claims_on_sight(found, found.primary)
         if claimed:  # 3
@@ -117,9 +139,13 @@ class Newcomers:
         if found is not None:
             self._note(found, f"placed {target[:8]}")
         reservation = self._board.reserve(target, REQUEST_COST)
+        if moves and self.open_channel is not None:
+            self.open_channel(target)  # so that it is there when the reply is
 
         async def released(event: Any) -> None:
             reservation.release()
+            if moves and event["type"] == "http.response.start" and event["status"] // 100 == 2:
+                scope[PLACED] = target
             await send(event)
 
         try:
@@ -140,3 +166,13 @@ class Newcomers:
         finally:
             reservation.release()
         return None
+
+
+def _passing(scope: Scope) -> bool:
+    """True if the connection ends with this request: nothing of the session will come on it."""
+    if scope["type"] != "http" or scope["http_version"] not in ("1.0", "1.1"):
+        return False
+    words = {
+        word.strip().lower() for name, value in scope["headers"] if name == b"connection" for word in value.split(b",")
+    }
+    return b"close" in words or (scope["http_version"] == "1.0" and b"keep-alive" not in words)

@@ -135,6 +135,10 @@ class Worker:
         """Takes connections by which other workers hand sockets over; the same."""
         self._started = False
 
+    def hands_over(self, open_channel: Callable[[str], object]) -> None:
+        """The host can hand connections over: they move with the starts that are placed. See `Newcomers`."""
+        self._newcomers.open_channel = open_channel
+
     async def start(self, state: Callable[[], dict[str, Any]], local: socket.socket | None = None) -> None:
         """Serve the private socket and be found by others. ``state`` gives the lifespan's state for one request.
 
