@@ -135,12 +135,3 @@ def test_workers_auto(given: str) -> None:
     count = usable_cores() if given == "auto" else 2
     with serving(count, "--workers", given) as running:
         assert running.started == count
-
-
-def test_more_workers_come_with_load_and_go_again() -> None:
-    env = {"SESSIONWORKERS_MAX_CLAIMS": "2"}
-    with serving(2, "--max-workers", "3", env=env) as running:
-        for _ in range(4):
-            start(running)
-        wait_for(lambda: len(workers(running)) == 3, 20, "all were full")
-        assert "3 workers wanted" in running.log
