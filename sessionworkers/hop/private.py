@@ -52,6 +52,13 @@ class OwnerLink(Link[Any]):
         self.server = server
         self._last = 0  # highest stream number seen
         self._late: asyncio.TimerHandle | None = None
+        self._started = False  # by what is just being read, requests were begun
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._started:
+            self._started = False
+            self._cork()  # comes after the first steps of their tasks: what those write leaves together
 
     def connected(self) -> None:
         self.server.links.add(self)
@@ -132,7 +139,7 @@ class OwnerLink(Link[Any]):
         task = server.open_raw(served, head)
         if task is not None:
             server.tasks.add(task)
-            task.add_done_callback(server.left)
+            self._started = True
 
     def _bye(self, why: str, text: str) -> None:
         self.write(packed(BYE, 0, Bye(why, text)))

@@ -1,7 +1,7 @@
 """The owner's end of a raw stream: it looks like the transport of a client's connection. No uvicorn.
 
-What the host's request cycle writes in one go leaves as one frame, head and body together; what it writes later leaves
-at the end of the loop's iteration at the latest. Beyond the stream's credit it waits here, and the cycle is told so by
+What the host's request cycle writes in one go leaves as one frame, head and body together; the rest leaves at the end of
+the loop's iteration. Beyond the stream's credit it waits here, and the cycle is told so by
 ``write_paused``, as by its own transport.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sessionworkers.errors import FrameError
@@ -43,7 +44,7 @@ _JOINED: Final = 16 * 1024  # up to here pieces are put together for one write
 class Request(Protocol):
     """What the host makes of a raw stream."""
 
-    def body(self, data: bytes, last: bool) -> None:
+    def more(self, data: bytes, last: bool) -> None:
         """A piece of the request's body, or of what a tunnelled client sent."""
 
     def gone(self) -> None:
@@ -69,32 +70,32 @@ class ServedRaw(Stream):
     request: Request
 
     left: int = _CREDIT
-    first = True
-    """In the first step of the request's task, after which `settle` is called."""
     write_paused = False
     reading_paused = False
+    info: Mapping[str, Any] = MappingProxyType({})
     _size = 0
     _end = 0
     _closing = False
     _soon = False
     _unread = 0
+    _queue: deque[memoryview] | None = None
     _room_made: asyncio.Event | None = None
 
     def __init__(self, link: OwnerLink, id: int) -> None:
-        super().__init__(link, id)
-        self.info: dict[str, Any] = {}
+        self.link = link
+        self.id = id
         self._out: list[bytes] = []
-        self._queue: deque[memoryview] = deque()
 
     # what the cycle sees as its transport
     def write(self, data: bytes) -> None:
         if data and not self.ended and not self._end:
             self._out.append(data)
             self._size += len(data)
-            if self._size > WINDOW:
-                self.settle()  # an app that never waits must be told when to
-            else:
-                self._later()
+            if self._size > WINDOW or data[9:12] == b"100":
+                self.settle()  # an app that never waits must be told when to; a 100 goes before its reply
+            elif not self._soon:
+                self._soon = True
+                self.link.later(self)
 
     def writelines(self, pieces: Any) -> None:
         for piece in pieces:
@@ -105,12 +106,14 @@ class ServedRaw(Stream):
         self._closing = True
         if not self._end:
             self._end = RAW_CLOSE
-            self._later()
+            if not self._soon:
+                self._soon = True
+                self.link.later(self)
 
     def abort(self) -> None:
         self._out.clear()
         self._size = 0
-        self._queue.clear()
+        self._queue = None
         self.close()
         self.settle()
 
@@ -140,7 +143,7 @@ class ServedRaw(Stream):
         return self.request
 
     def get_write_buffer_size(self) -> int:
-        return sum(map(len, self._out)) + sum(map(len, self._queue))
+        return sum(map(len, self._out)) + sum(map(len, self._queue or ()))
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         return 0, _PIECE
@@ -182,12 +185,13 @@ class ServedRaw(Stream):
         if self.ended or not (out or self._end):
             return
         size, self._size = self._size, 0
+        self._out = []
         if self._queue or size > _PIECE or self.left <= 0:
-            self._out = []
+            if self._queue is None:
+                self._queue = deque()
             self._queue += [memoryview(each) for each in out]
             self._pump()
             return
-        self._out = []
         self.left -= size
         kind = self._end or RAW
         if size <= _JOINED:
@@ -207,7 +211,7 @@ class ServedRaw(Stream):
     def frame(self, kind: int, payload: bytes) -> None:
         if kind in (DATA, END):
             self._unread += len(payload)
-            self.request.body(payload, kind == END)
+            self.request.more(payload, kind == END)
         elif kind == CREDIT:
             self.left += read_credit(payload)
             self._pump()
@@ -220,7 +224,7 @@ class ServedRaw(Stream):
 
     def lost(self) -> None:
         self._out.clear()
-        self._queue.clear()
+        self._queue = None
         self._finish(None)
         self.request.gone()
         self._resumed()
@@ -232,13 +236,14 @@ class ServedRaw(Stream):
             self.close()
             self.settle()
         if not self.ended:  # the rest waits for credit that will not come in time
-            self._queue.clear()
+            self._queue = None
             self._finish(header(RAW_CLOSE, self.id, 0))
 
-    def _later(self) -> None:
-        if not self.first and not self._soon:
-            self._soon = True
-            self.link.loop.call_soon(self.settle)
+    def left_by(self, task: asyncio.Task[None]) -> None:
+        """The request's task is done. A stream that has ended lets go of its request, which names it."""
+        self.link.server.left(task)
+        if self.ended:
+            self.request = NOBODY
 
     def _pump(self) -> None:
         queue = self._queue
@@ -279,9 +284,23 @@ class ServedRaw(Stream):
         self.ended = True
         self._closing = True
         self.link.streams.pop(self.id, None)
-        self._resumed()
+        if self.write_paused or self._room_made is not None:
+            self._resumed()
         if self._end == RAW_CLOSE:
             self.link.loop.call_soon(self.request.closed)
 
+
+class _Nobody:
+    """The request of a stream that is over."""
+
+    def more(self, data: bytes, last: bool) -> None:
+        """Nobody reads it."""
+
+    def gone(self) -> None: ...
+
+    shut = closed = pause = resume = gone
+
+
+NOBODY: Final = _Nobody()
 
 OpenRawly = Callable[[ServedRaw, OpenRaw], "asyncio.Task[None] | None"]

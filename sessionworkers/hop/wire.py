@@ -194,6 +194,7 @@ class Link(asyncio.Protocol, Generic[S]):
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader()
         self._out: list[bytes | memoryview] = []
+        self._unsettled: list[Any] = []
         self._flushing = False
 
     # for the two ends
@@ -235,6 +236,11 @@ class Link(asyncio.Protocol, Generic[S]):
         self._out += (head, payload)
         self._cork()
 
+    def later(self, stream: Any) -> None:
+        """Have ``stream`` send what it holds (`settle`) at the end of this iteration of the loop."""
+        self._unsettled.append(stream)
+        self._cork()
+
     def _cork(self) -> None:
         if not self._flushing:
             self._flushing = True
@@ -242,6 +248,10 @@ class Link(asyncio.Protocol, Generic[S]):
 
     def flush(self) -> None:
         """Writes what was held back."""
+        if self._unsettled:
+            unsettled, self._unsettled = self._unsettled, []
+            for stream in unsettled:
+                stream.settle()
         self._flushing = False
         if self._out and self._transport is not None:
             out, self._out = self._out, []
@@ -280,6 +290,7 @@ class Link(asyncio.Protocol, Generic[S]):
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
         self._out.clear()
+        self._unsettled.clear()
         _live.discard(self)
         streams = list(self.streams.values())
         self.streams.clear()

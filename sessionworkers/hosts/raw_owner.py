@@ -10,17 +10,15 @@ import asyncio
 import contextvars
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from sessionworkers.errors import NotMine
 from sessionworkers.hop.codec import ASK, COMPLETE, KEEP, TUNNEL, OpenRaw
 from sessionworkers.hop.raw import ServedRaw
-from sessionworkers.hop.steps import Step
 from sessionworkers.hosts.raw_tunnel import OwnedTunnel
 from sessionworkers.worker.router import DECIDED, Carried
 
@@ -45,37 +43,31 @@ class RawOwner:
         if head.flags & TUNNEL:
             OwnedTunnel(self, stream, head)
             return None
-        request = OwnedRequest(self, stream, head)
-        stream.request = request
-        return self.task(request.run())
-
-    def task(self, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task that uvicorn counts as its own."""
+        request = stream.request = OwnedRequest(self, stream, head)
+        run = request.run_asgi(service_unavailable if self.limit is not None and self._full() else self.app)
         if not self.config.reset_contextvars:
             task = self.loop.create_task(run)
         elif sys.version_info >= (3, 11):
             task = self.loop.create_task(run, context=contextvars.Context())
         else:
             task = contextvars.Context().run(self.loop.create_task, run)
-        tasks = self.server_state.tasks
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        self.server_state.tasks.add(task)
+        task.add_done_callback(request.left)
         return task
 
-    def full(self) -> bool:
-        """``limit_concurrency`` is reached."""
+    def _full(self) -> bool:
+        """``limit_concurrency`` is reached with one request more."""
         limit, state = self.limit, self.server_state
-        return limit is not None and (len(state.connections) >= limit or len(state.tasks) >= limit)
+        return limit is not None and (len(state.connections) >= limit or len(state.tasks) + 1 >= limit)
 
 
-class OwnedRequest:
+class OwnedRequest(RequestResponseCycle, Carried):
     """One request of another worker's client."""
-
-    __slots__ = ("cycle", "owner", "paused", "stream")
 
     def __init__(self, owner: RawOwner, stream: ServedRaw, head: OpenRaw) -> None:
         self.owner = owner
         self.stream = stream
+        self.meta = head.meta
         flags = head.flags
         path = head.path
         scope: dict[str, Any] = {
@@ -92,9 +84,9 @@ class OwnedRequest:
             "path": path,
             "raw_path": path.encode("ascii") if head.raw_path is None else head.raw_path,
             "query_string": head.query,
-            DECIDED: Carried(head.meta),
+            DECIDED: self,
         }
-        self.cycle = cycle = RequestResponseCycle(
+        super().__init__(
             scope=scope,  # type: ignore[arg-type]
             transport=stream,  # type: ignore[arg-type]
             flow=stream,  # type: ignore[arg-type]
@@ -103,54 +95,43 @@ class OwnedRequest:
             access_log=False,
             default_headers=owner.server_state.default_headers,
             message_event=asyncio.Event(),
-            expect_100_continue=bool(flags & ASK),
-            keep_alive=bool(flags & KEEP),
+            expect_100_continue=flags & ASK != 0,
+            keep_alive=flags & KEEP != 0,
             on_response=self._complete,
         )
         if flags & COMPLETE:
-            cycle.body += head.body
-            cycle.more_body = False
-            cycle.message_event.set()
+            if head.body:
+                self.body += head.body
+            self.more_body = False
+            self.message_event.set()
 
-    async def run(self) -> None:
-        """The request's task."""
+    def left(self, task: asyncio.Task[None]) -> None:
+        """The request's task is done."""
         stream = self.stream
-        step = Step(self.cycle.run_asgi(service_unavailable if self.owner.full() else self._app))
-        stream.first = False
-        stream.settle()
-        if not step.done:
-            try:
-                await step.rest()
-            finally:
-                stream.settle()
-        if not stream.ended and not stream.is_closing() and not self.cycle.response_complete:
+        self.owner.server_state.tasks.discard(task)
+        if not stream.ended and not self.response_complete and not stream.is_closing():
             stream.close()
+        stream.left_by(task)
 
-    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
-        try:
-            await self.owner.app(scope, receive, send)
-        except NotMine as error:
-            if self.cycle.response_started:
-                raise
-            self.cycle.disconnected = True  # nothing is answered here
-            self.stream.refuse(error.owner)
+    def refuse(self, owner: str | None) -> None:
+        self.disconnected = True  # nothing is answered here
+        self.stream.refuse(owner)
 
     def _complete(self) -> None:
         self.owner.server_state.total_requests += 1
         self.stream.done()
 
-    def body(self, data: bytes, last: bool) -> None:
-        cycle = self.cycle
-        cycle.body += data
+    # what the stream tells
+    def more(self, data: bytes, last: bool) -> None:
+        self.body += data
         if last:
-            cycle.more_body = False
-        cycle.message_event.set()
+            self.more_body = False
+        self.message_event.set()
 
     def gone(self) -> None:
-        cycle = self.cycle
-        if not cycle.response_complete:
-            cycle.disconnected = True
-        cycle.message_event.set()
+        if not self.response_complete:
+            self.disconnected = True
+        self.message_event.set()
 
     def shut(self) -> None:
         self.gone()

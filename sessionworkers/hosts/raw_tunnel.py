@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
-from sessionworkers.errors import FrameError, NotMine
+from sessionworkers.errors import FrameError
 from sessionworkers.hop.codec import (
     CANCEL,
     CREDIT,
@@ -160,7 +160,7 @@ def handshake(http: SessionHttpToolsProtocol, meta: dict[str, Any] | None) -> Op
     )
 
 
-class OwnedTunnel:
+class OwnedTunnel(Carried):
     """The owner's end: uvicorn's WebSocket protocol with the stream as its transport."""
 
     def __init__(self, owner: RawOwner, stream: ServedRaw, head: OpenRaw) -> None:
@@ -169,7 +169,6 @@ class OwnedTunnel:
         self.meta = head.meta
         self._over = False
         stream.request = self
-        stream.first = False
         stream.info = {"peername": head.client, "sockname": head.server, "sslcontext": head.scheme == "https" or None}
         config = owner.config
         self.protocol: Any = config.ws_protocol_class(
@@ -180,13 +179,13 @@ class OwnedTunnel:
         self.protocol.data_received(head.body)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
-        scope[DECIDED] = Carried(self.meta)
-        try:
-            await self.app(scope, receive, send)
-        except NotMine as error:
-            self.stream.refuse(error.owner)
+        scope[DECIDED] = self
+        await self.app(scope, receive, send)
 
-    def body(self, data: bytes, last: bool) -> None:
+    def refuse(self, owner: str | None) -> None:
+        self.stream.refuse(owner)
+
+    def more(self, data: bytes, last: bool) -> None:
         self.protocol.data_received(data)
         if not self.stream.reading_paused:
             self.stream.resume_reading()

@@ -46,11 +46,14 @@ DECIDED = "sessionworkers.decided"
 of `Found` and record: the session is here."""
 
 
-@dataclass(frozen=True, slots=True)
 class Carried:
     """The request came from another worker, as a raw stream. ``meta`` None: its head tells all."""
 
-    meta: dict[str, Any] | None
+    meta: dict[str, Any] | None = None
+
+    def refuse(self, owner: str | None) -> None:
+        """Another worker holds the claim (None: nobody); the app has not seen the request and will not."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class Router:
             decided = None
         if decided is None:
             key, found = self._recall.find(scope)
-        elif type(decided) is Carried and decided.meta is None:
+        elif isinstance(decided, Carried) and decided.meta is None:
             found = self._recall.find(scope)[1]
             record = self.ledger.book.get(found.primary.key) if type(found) is Found else None
             if record is not None:
@@ -176,7 +179,7 @@ class Router:
         try:
             if type(decided) is Failed:
                 await self._hop(scope, receive, send, request, decided.found, decided.owner, decided.error)
-            elif type(decided) is Carried:
+            elif isinstance(decided, Carried):
                 if decided.meta is not None or self._recall is None or scope["type"] != "http":
                     found = decode(decided.meta or {}, self.rules, request)
                 else:
@@ -186,7 +189,10 @@ class Router:
                         self._recall.note(key, request, found)
                 if found is not None:
                     note_route(found, "hop")
-                await self.ledger.serve(scope, receive, send, request, found, Arrival.PRIVATE)
+                try:
+                    await self.ledger.serve(scope, receive, send, request, found, Arrival.PRIVATE)
+                except NotMine as error:
+                    decided.refuse(error.owner)
             else:
                 await self._found(scope, receive, send, request, decided)
         except Refused as refused:
