@@ -9,13 +9,16 @@ with them a request that is on its way), and never tells an open stream. So, on 
    connection; one in mid-reply leaves that to the next request, so that none is lost on the way.
 3. The worker's table (`worker.drain`) says whether anything holds it back. `should_exit` is not touched before that:
    sse-starlette, under the MCP SDK, ends its streams by it.
-4. At the deadline what is left is told: `handle_exit`, for sse-starlette; then ``http.disconnect``. WebSockets get 1012
+4. When nothing but idle connections is left they are handed to workers that serve, where connections can be. Not
+   sooner: who has a session here would be sent back and forth.
+5. At the deadline what is left is told: `handle_exit`, for sse-starlette; then ``http.disconnect``. WebSockets get 1012
    from uvicorn's shutdown, which follows.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 import os
@@ -38,6 +41,8 @@ SETTLED = 5
 """Seconds for requests of other workers that are still on their way when nothing holds this one back."""
 ACCEPTED = 0.5
 """Seconds for connections that were accepted just before the listeners closed; cut, they would be reset."""
+HANDING = 1.0
+"""Seconds for handing idle connections over: the way to another worker may have to be opened first."""
 SAID_EVERY = 30.0
 """Seconds between two log lines on what a drain waits for."""
 
@@ -81,6 +86,8 @@ class Draining:
         self._going = False
         """Nothing held it back: it will be gone in a moment."""
         self._late = False
+        self._handing: float | None = None
+        """When the first idle connection was to be handed over."""
         self._said = 0.0
         self.ends_alone: Callable[[], bool] = lambda: False
         """Told by a host that cannot say why it stops a worker: nobody takes this one's place, so the server stops."""
@@ -147,6 +154,8 @@ class Draining:
         now = time.monotonic()
         requests, idle = self.count()
         held = worker.held(requests, idle)
+        if idle and self._hand_over(held, now):
+            return False
         if self._going:
             # Its listeners are closed for good: a session that comes to life in this moment does not bring it back.
             held = Held(held.requests, held.hopped)
@@ -170,6 +179,21 @@ class Draining:
             f"; left are {reasons}" if self._late and reasons else "",
         )
         return True
+
+    def _hand_over(self, held: Held, now: float) -> bool:
+        """Give the idle connections away shortly before this worker leaves; True while some are to follow."""
+        drain, handover = self._worker.drain, self._server.config.handover  # type: ignore[attr-defined]
+        leaving = not drain.holding(Held(held.requests, held.hopped, held.sessions), now)
+        if drain.all or handover is None or not (leaving or drain.deadline - now < HANDING):
+            return False
+        others = self._worker.others()
+        if not others:
+            return False
+        idle = [each for each in self._server.server_state.connections if hasattr(each, "hand_over") and not busy(each)]
+        for connection, other in zip(idle, itertools.cycle(others), strict=False):
+            connection.hand_over(handover, other)
+        self._handing = now if self._handing is None else self._handing
+        return now < min(self._handing + HANDING, drain.deadline) and self.count()[1] > 0
 
     def count(self) -> tuple[int, int]:
         """Open requests and idle connections of the public side."""

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from sessionworkers.affinity.found import Found
 from sessionworkers.hosts import raw
-from sessionworkers.hosts.handover import MOST_BYTES, Channel, let_go, shut
+from sessionworkers.hosts.handover import MOST_BYTES, Channel, Handover, let_go, shut
 from sessionworkers.hosts.joiner import Joiner
 from sessionworkers.worker.newcomers import PLACED
 
@@ -242,17 +242,16 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
     def _move_idle(self) -> None:
         """Move between two requests what could not move with one: the body was too long to travel."""
         accepting, self._late = self.accepting, False
-        if (
-            accepting is None
-            or accepting.handover is None
-            or not self._between
-            or self.scope is not self._seen
-            or self.scheme != "http"
-        ):
+        if accepting is not None and accepting.handover is not None:
+            self.hand_over(accepting.handover, self._last_owner)
+
+    def hand_over(self, handover: Handover, owner: str) -> None:
+        """Move to ``owner``, if this is a moment between two requests and there is a way."""
+        if not self._between or self.scope is not self._seen or self.pipeline or self.scheme != "http":
             return
         if self.transport.is_closing() or self.transport.get_write_buffer_size():
             return
-        channel = accepting.handover.channel(self._last_owner)
+        channel = handover.channel(owner)
         if channel is not None and channel.send(self._fileno(), b"", self._moves_so_far):
             self._leave()
 

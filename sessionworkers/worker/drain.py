@@ -13,7 +13,8 @@ a session used, or told to a client, a while ago         for the idle time of a 
                                                          longer than its claim would live anyway
 a session that has ended (or whose start failed)         for its retry window, at most the idle time of a drain
 an idle kept-alive connection                            LINGER seconds: it answers its next request with Connection:
-                                                         close; closing it at once could lose one that is on its way
+                                                         close; closing it at once could lose one that is on its way. A
+                                                         host that can hand it to another worker does so instead, last
 nothing                                                  it leaves
 =======================================================  ==============================================================
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.drain.world import serving
 from tests.harness import GUNICORN, Server, wait_for
-from tests.raw.servers import Client, _ports
+from tests.raw.servers import Client, held_ports
 
 LOGGED = ("--access-log",)
 IN_BODIES = {"env": {"SESSIONWORKERS_SESSION_ID": "json:sid start=POST:/s"}}
@@ -46,8 +46,8 @@ def placed(running: Server, client: Client) -> tuple[str, int, int]:
 def test_the_connection_moves_with_the_start(loop: str, more: dict[str, Any]) -> None:
     with serving(2, *LOGGED, "--loop", loop, **more) as running, Client(running.port) as client:
         sid, pid, before = placed(running, client)
-        wait_for(lambda: client.port in _ports(pid), 5, "the connection is where the session is")
-        assert client.port not in _ports(before)
+        wait_for(lambda: client.port in held_ports(pid), 5, "the connection is where the session is")
+        assert client.port not in held_ports(before)
         for number in range(1, 9):
             assert count(client, sid) == {"n": number, "pid": pid}
         assert "(hop" not in running.log and running.log.count("(here)") >= 8
@@ -58,7 +58,7 @@ def test_a_request_that_is_quicker_than_the_move_is_right_too() -> None:
         sid, pid, _ = placed(running, client)
         for number in range(1, 9):
             assert count(client, sid) == {"n": number, "pid": pid}
-        assert client.port in _ports(pid)
+        assert client.port in held_ports(pid)
         assert running.log.count("(hop") <= 1, "it moves with the next one at the latest"
 
 
@@ -69,7 +69,7 @@ def test_a_refused_start_moves_nothing() -> None:
         begin(client)
         reply = client.ask("/nothing", None, "POST")
         assert reply.status == 404 and reply.json["pid"] != here, "placed, and refused by the app"
-        assert client.port in _ports(here)
+        assert client.port in held_ports(here)
 
 
 def certificate(folder: pathlib.Path) -> tuple[str, ...]:

@@ -107,10 +107,10 @@ def moves(found: Pair, door: int) -> bool:
     with Client(found.doors[door]) as client:
         for _ in range(4):
             client.ask("/", found.sids[1 - door])
-        return any(client.port == port for port in _ports(found.processes[1 - door].pid))
+        return any(client.port == port for port in held_ports(found.processes[1 - door].pid))
 
 
-def _ports(pid: int) -> set[int]:
+def held_ports(pid: int) -> set[int]:
     """Remote ports of the TCP connections that the process holds."""
     inodes = set()
     for fd in os.listdir(f"/proc/{pid}/fd"):
