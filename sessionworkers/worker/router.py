@@ -96,16 +96,16 @@ class Router:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """The ASGI app. What was decided for the last request like this one is not thought over again."""
         decided = scope.pop(DECIDED, None)
-        if self._recall is None or scope["type"] != "http":
-            if decided is not None:
-                return self._decided(scope, receive, send, decided)
-            return self._route(scope, receive, send, None)
         if type(decided) is tuple:
             found, record = decided
             if found.primary.key in record.keys:  # it may have run out meanwhile
                 note_route(found, "here")
                 return serve_known(self.ledger, record, found, scope, receive, send)
             decided = None
+        if self._recall is None or scope["type"] != "http":
+            if decided is not None:
+                return self._decided(scope, receive, send, decided)
+            return self._route(scope, receive, send, None)
         if decided is None:
             key, found = self._recall.find(scope)
         elif isinstance(decided, Carried) and decided.meta is None:

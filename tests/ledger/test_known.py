@@ -19,7 +19,7 @@ from sessionworkers.claims.memory import MemoryStore
 from sessionworkers.ledger.known import may_teach
 from sessionworkers.ledger.ledger import Ledger
 from sessionworkers.ledger.shards import Shards
-from sessionworkers.worker.router import Router
+from sessionworkers.worker.router import DECIDED, Router
 
 SID = "0123456789abcdef0123456789abcdef"
 JSON = [(b"content-type", b"application/json")]
@@ -60,7 +60,7 @@ class Kit:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": body[-1]})
 
-    async def ask(self, path: str = "/") -> list[Any]:
+    async def ask(self, path: str = "/", **more: Any) -> list[Any]:
         sent: list[Any] = []
 
         async def receive() -> Any:
@@ -71,7 +71,7 @@ class Kit:
 
         scope = {
             "type": "http", "method": "GET", "path": path, "query_string": b"", "root_path": "",
-            "headers": [(b"cookie", f"sid={SID}".encode())],
+            "headers": [(b"cookie", f"sid={SID}".encode())], **more,
         }  # fmt: skip
         await self.router(scope, receive, send)
         return sent
@@ -101,6 +101,20 @@ def test_a_known_session_learns_on(where: str, pieces: int) -> None:
         assert record is not None and record.in_use == 0
         own = kit.ledger.book.get(claim_key("mine", SID))
         assert own is not None and own.requests == 4 and own.in_use == 0
+
+    asyncio.run(main())
+
+
+def test_what_was_decided_before_a_drain_began_holds() -> None:
+    async def main() -> None:
+        kit = Kit()
+        await kit.ask()
+        record = kit.ledger.book.get(claim_key("mine", SID))
+        assert record is not None
+        found = kit.ledger.rules.find(RequestView(headers=[(b"cookie", f"sid={SID}".encode())]))
+        kit.router.think()  # in the moment between the host's look and the request's task
+        sent = await kit.ask(**{DECIDED: (found, record)})
+        assert sent[0]["status"] == 200 and record.requests == 2
 
     asyncio.run(main())
 
