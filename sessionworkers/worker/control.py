@@ -264,11 +264,11 @@ class Answers:
             start = self._worker.rules.start_without_id(view)
             if start is None:
                 return 200, {"way": "handled where it arrives", "reasons": ["no rule finds a session ID in it"]}
-            return 200, {
-                "way": f"placed ({self._worker.settings.placement})",
-                "reasons": [f"rule {start.name} knows it as the start of a session"],
-                "rule": start.name,
-            }
+            placement = self._worker.settings.placement
+            reasons = [f"rule {start.name} knows it as the start of a session"]
+            if placement != "accept" and not self._worker.connections_move:
+                reasons.append("its connection cannot move: if that stays open, it begins where it arrives")
+            return 200, {"way": f"placed ({placement})", "reasons": reasons, "rule": start.name}
         for named in found.candidates:
             if self._whose(named.key)[0] is not Claim.NONE:
                 found.primary = named

@@ -139,6 +139,11 @@ class Worker:
         """The host can hand connections over: they move with the starts that are placed. See `Newcomers`."""
         self._newcomers.open_channel = open_channel
 
+    @property
+    def connections_move(self) -> bool:
+        """Whether a kept-alive connection can go after a start that is placed."""
+        return self._newcomers.open_channel is not None
+
     async def start(self, state: Callable[[], dict[str, Any]], local: socket.socket | None = None) -> None:
         """Serve the private socket and be found by others. ``state`` gives the lifespan's state for one request.
 
