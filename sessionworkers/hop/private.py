@@ -52,12 +52,10 @@ class OwnerLink(Link[Any]):
         self.server = server
         self._last = 0  # highest stream number seen
         self._late: asyncio.TimerHandle | None = None
-        self._started = False  # by what is just being read, requests were begun
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._started:
-            self._started = False
+        if self._unsettled:
             self._cork()  # comes after the first steps of their tasks: what those write leaves together
 
     def connected(self) -> None:
@@ -137,9 +135,9 @@ class OwnerLink(Link[Any]):
         served = ServedRaw(self, stream)
         self.streams[stream] = served
         task = server.open_raw(served, head)
+        self._unsettled.append(served)
         if task is not None:
             server.tasks.add(task)
-            self._started = True
 
     def _bye(self, why: str, text: str) -> None:
         self.write(packed(BYE, 0, Bye(why, text)))

@@ -1,8 +1,8 @@
 """The owner's end of a raw stream: it looks like the transport of a client's connection. No uvicorn.
 
-What the host's request cycle writes in one go leaves as one frame, head and body together; the rest leaves at the end of
-the loop's iteration. Beyond the stream's credit it waits here, and the cycle is told so by
-``write_paused``, as by its own transport.
+What the host's request cycle writes in one go leaves as one frame, head and body together; the rest at the end of the
+loop's iteration. Beyond the stream's credit it waits here, and the cycle is told so by ``write_paused``, as by its own
+transport.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ServedRaw(Stream):
     _size = 0
     _end = 0
     _closing = False
-    _soon = False
+    _soon = True  # the link looks at it when the first step of the request's task is over
     _unread = 0
     _queue: deque[memoryview] | None = None
     _room_made: asyncio.Event | None = None
@@ -168,9 +168,15 @@ class ServedRaw(Stream):
     # the host's words
     def done(self) -> None:
         """The reply is complete."""
-        if not self._end:
-            self._end = RAW_KEEP
-        self.settle()
+        size = self._size
+        if self._end or self._queue or self.ended or not 0 < size <= _JOINED or self.left <= 0:
+            self._end = self._end or RAW_KEEP
+            self.settle()
+            return
+        self._end = RAW_KEEP
+        self._finish(b"".join((header(RAW_KEEP, self.id, size), *self._out)))
+        self._out.clear()
+        self._size = 0
 
     def refuse(self, owner: str | None) -> None:
         """Another worker holds the claim; the app has not seen the request."""

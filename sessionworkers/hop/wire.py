@@ -251,7 +251,8 @@ class Link(asyncio.Protocol, Generic[S]):
         if self._unsettled:
             unsettled, self._unsettled = self._unsettled, []
             for stream in unsettled:
-                stream.settle()
+                if not stream.ended:
+                    stream.settle()
         self._flushing = False
         if self._out and self._transport is not None:
             out, self._out = self._out, []

@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from sessionworkers.affinity.found import Found
 from sessionworkers.hosts import raw
+from sessionworkers.hosts.cycle import Base
 from sessionworkers.hosts.handover import MOST_BYTES, Channel, Handover, let_go, shut
 from sessionworkers.hosts.joiner import Joiner
 from sessionworkers.worker.newcomers import PLACED
@@ -32,10 +33,9 @@ IN_A_ROW = 3 * SESSION_COUNTS
 hand-over costs what four forwards do; two are forwarded before it is known that more will come, and who asks for many
 sessions (a proxy, a test) will soon ask for another worker's. It doubles with each move."""
 MOST_DOUBLINGS = 8
-_BODY = (b"content-length", b"transfer-encoding")
 
 
-class SessionHttpToolsProtocol(HttpToolsProtocol):
+class SessionHttpToolsProtocol(Base):
     """`HttpToolsProtocol` that routes.
 
     A connection is followed byte by byte only while it may be handed over: from its start, and after a request that
@@ -46,6 +46,8 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
     _joiner: Joiner | None = None
     remote: raw.Remote | None = None
     """The request that another worker answers, while it does."""
+    _unopened: raw.Remote | None = None  # it, until its packet is parsed: a body that came along goes along
+    _parsing = False
     accepting: raw.Accepting | None = None
     _half: asyncio.TimerHandle | None = None
     _follow = False
@@ -72,9 +74,15 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
     # requests
 
     def data_received(self, data: bytes) -> None:
-        if not self._follow:
-            super().data_received(data)
-            return
+        if self._follow:
+            self._read(data)
+        else:
+            Base.data_received(self, data)
+        if self._unopened is not None:
+            self._open()
+
+    def _read(self, data: bytes) -> None:
+        """Read on a connection that may be handed over."""
         begun, self._begun = self._begun, None
         if begun is not None:
             self._chunk = begun + data
@@ -83,7 +91,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
         else:
             self._chunk = None  # it begins in a body, or in a head of which not all was kept
         self._heads = 0
-        super().data_received(data)
+        Base.data_received(self, data)
         if self._moving is not None:
             self._move()
         elif self.scope is not self._seen and self._heads == 0:
@@ -94,7 +102,9 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
         self._heads += 1
         self._seen = self.scope
         self._between = False
-        super().on_headers_complete()
+        self._parsing = True
+        Base.on_headers_complete(self)
+        self._parsing = False
         if not self.parser.should_upgrade():  # an upgrade replays the headers into the WebSocket protocol
             self.headers = []
 
@@ -106,8 +116,10 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
             if choice is not None:
                 if accepting.handover is not None and self._moves(choice, scope, cycle):
                     return
-                self.remote = accepting.begin(self, cycle, *choice)
+                self.remote = self._unopened = accepting.begin(self, cycle, *choice)
                 if self.remote is not None:
+                    if not self._parsing:
+                        self._open()
                     return
             else:
                 self._follow = self._late = False
@@ -118,20 +130,30 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
                 joiner = self._joiner = Joiner(self.transport, self.loop)
             joiner.first = True
             cycle.transport = joiner  # type: ignore[assignment]
-        super()._start_asgi_task(cycle, app)
+        Base._start_asgi_task(self, cycle, app)
+
+    def _open(self) -> None:
+        """Send the request that was begun, with what has come of its body."""
+        remote, self._unopened = self._unopened, None
+        if remote is not None and not self.transport.is_closing() and not remote.open():
+            self.remote = None
+            self.run_here(remote.cycle)
 
     def on_body(self, body: bytes) -> None:
-        super().on_body(body)
+        Base.on_body(self, body)
         remote = self.remote
-        if remote is not None and remote.cycle is self.cycle:
+        if remote is not None and remote.id and remote.cycle is self.cycle:
             remote.pump()
 
     def on_message_complete(self) -> None:
         self._between = True
-        super().on_message_complete()
+        Base.on_message_complete(self)
         remote = self.remote
-        if remote is not None and remote.cycle is self.cycle and not remote.sent:
-            remote.pump()
+        if remote is not None and remote.cycle is self.cycle:
+            if remote is self._unopened:
+                self._open()
+            elif not remote.sent:
+                remote.pump()
 
     def handle_websocket_upgrade(self) -> None:
         if self._moving is not None:
@@ -221,13 +243,6 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
 
     # what a remote request asks of its connection
 
-    def bodiless(self) -> bool:
-        """True if the request whose head was just parsed has no body: its end will follow at once."""
-        for name, _ in self.scope["headers"]:  # noqa: SIM110 - twice as quick as all()
-            if name in _BODY:
-                return False
-        return True
-
     def half_closed(self) -> bool:
         """True if the client will send nothing more."""
         return self._half is not None
@@ -272,7 +287,7 @@ class SessionHttpToolsProtocol(HttpToolsProtocol):
 
     def run_here(self, cycle: RequestResponseCycle) -> None:
         """Run a request that its owner has refused."""
-        super()._start_asgi_task(cycle, self.app)
+        Base._start_asgi_task(self, cycle, self.app)
 
     # the keep-alive timer
 

@@ -34,7 +34,6 @@ from sessionworkers.hop.codec import (
     RAW_CLOSE,
     RAW_KEEP,
     REFUSE,
-    OpenRaw,
     header,
     packed,
     read_credit,
@@ -92,16 +91,9 @@ class Accepting:
     def begin(
         self, protocol: SessionHttpToolsProtocol, cycle: RequestResponseCycle, found: Found, owner: str
     ) -> Remote | None:
-        """The request of ``cycle``, begun at its owner; None: that is the router's to do."""
+        """The request of ``cycle``, to be opened at its owner; None: that is the router's to do."""
         link = self.links.raw_link(owner)
-        if link is None:
-            return None
-        remote = Remote(link, protocol, cycle, found, owner)
-        try:
-            remote.open(self)
-        except (FrameError, TypeError, ValueError, OverflowError):
-            return None  # the head cannot travel so: the router finds out and answers
-        return remote
+        return None if link is None else Remote(self, link, protocol, cycle, found, owner)
 
     def websocket(self, protocol: SessionHttpToolsProtocol) -> tuple[Found, str] | None:
         """Session and owner of a WebSocket handshake, if that is another worker."""
@@ -156,73 +148,80 @@ class Remote(Stream):
     """One request that another worker answers. ``cycle`` is uvicorn's, not run."""
 
     link: AcceptorLink
+    id = 0  # until it is opened
     sent = False  # the whole request
     begun = False  # something of the reply's own head has gone to the client
     _closed_half = False
 
+    _taken: bytearray | None = None  # what was sent of the body, until the owner has begun with it
+    _unread = 0
+
     def __init__(
         self,
+        accepting: Accepting,
         link: AcceptorLink,
         protocol: SessionHttpToolsProtocol,
         cycle: RequestResponseCycle,
         found: Found,
         owner: str,
     ) -> None:
-        super().__init__(link, link.number())
+        self.accepting = accepting
+        self.link = link
         self.protocol = protocol
         self.cycle = cycle
         self.found = found
         self.owner = owner
-        self._taken: bytearray | None = None  # what was sent of the body, until the owner has begun with it
-        self._unread = 0
-        self._accepting: Accepting
 
-    def open(self, accepting: Accepting) -> None:
-        """Send the head. Raises what an unsendable one raises; the owner has heard nothing then."""
-        self._accepting = accepting
+    def open(self) -> bool:
+        """Send the head, and the body if it is here in full. False: the head cannot travel so, and the owner has heard
+        nothing; the router finds out why and answers."""
         cycle = self.cycle
         scope: Any = cycle.scope
         flags = KEEP if cycle.keep_alive else 0
         if cycle.waiting_for_100_continue:
             flags |= ASK
         body = b""
-        if (not cycle.more_body or self.protocol.bodiless()) and len(cycle.body) <= PIECE:
+        if not cycle.more_body and len(cycle.body) <= PIECE:
             flags |= COMPLETE
-            body = bytes(cycle.body)
-            self.sent = True
-        path = scope["path"]
-        raw_path = scope["raw_path"]
-        frame = packed(
-            OPEN_RAW,
-            self.id,
-            OpenRaw(
-                flags,
-                scope["method"],
-                path,
-                raw_path,
-                scope["query_string"],
-                scope["headers"],
-                scope["client"],
-                scope["server"],
-                scope["scheme"],
-                scope["http_version"],
-                self._accepting.router.meta(self.found),
-                body,
-            ),
-        )
+            if cycle.body:
+                body = bytes(cycle.body)
         link = self.link
-        link.streams[self.id] = self
+        found = self.found
+        number = link.number()
+        head = (  # an `OpenRaw`, without making one
+            flags,
+            scope["method"],
+            scope["path"],
+            scope["raw_path"],
+            scope["query_string"],
+            scope["headers"],
+            scope["client"],
+            scope["server"],
+            scope["scheme"],
+            scope["http_version"],
+            None if found.recalled else self.accepting.router.meta(found),
+            body,
+        )
+        try:
+            frame = packed(OPEN_RAW, number, head)
+        except (FrameError, TypeError, ValueError, OverflowError):
+            return False
+        self.id = number
+        link.streams[number] = self
         link.write(frame)
-        if body:
-            self._taken = bytearray(body)
-            cycle.body = bytearray()
-        elif not self.sent:
+        if flags & COMPLETE:
+            self.sent = True
+            if body:
+                self._taken = bytearray(body)
+                cycle.body = bytearray()
+        else:
             self._taken = bytearray()
             self.pump()
+        return True
 
     # the request's body
     def pump(self) -> None:
-        """Send what has come of the body, as far as credit allows."""
+        """Send what has come of the body, as far as credit allows; the rest of it later."""
         cycle = self.cycle
         body = cycle.body
         while not self.ended and not self.sent and self.left > 0 and (body or not cycle.more_body):
@@ -239,7 +238,7 @@ class Remote(Stream):
 
     def cancel(self) -> None:
         """The client is gone."""
-        if not self.ended:
+        if not self.ended and self.id:
             self.link.write(packed(CANCEL, self.id, {}))
             self._detach()
 
@@ -256,8 +255,10 @@ class Remote(Stream):
     # the reply
     def frame(self, kind: int, payload: bytes) -> None:
         if kind == RAW_KEEP:
+            self.ended = True  # before it is written: no credit is given back for what ends here
             if payload:
                 self._write(payload)
+            self.link.release(self.id)
             self._complete(False)
         elif kind == RAW:
             self._write(payload)
@@ -297,12 +298,15 @@ class Remote(Stream):
             self._taken = None
             if protocol.access_log:
                 status = int(data[9:12])
-                self._accepting.log(protocol, self.cycle.scope, self.found, self.owner, status)
+                self.accepting.log(protocol, self.cycle.scope, self.found, self.owner, status)
             if not self.cycle.keep_alive:
                 data = _closing(data)  # this worker drains since the request went out
-        if protocol.transport.is_closing():
+        transport = protocol.transport
+        if transport.is_closing():
             return  # uvloop's would raise; what is left ends with `cancel`
-        protocol.transport.write(data)
+        transport.write(data)
+        if self.ended:
+            return
         if protocol.flow.write_paused:
             self._unread += len(data)
         else:
@@ -311,10 +315,9 @@ class Remote(Stream):
     def _complete(self, close: bool) -> None:
         self._detach()
         cycle, protocol = self.cycle, self.protocol
-        complete = self.begun
         self._done()
         cycle.response_complete = True
-        if close or not cycle.keep_alive or not complete or protocol.half_closed():
+        if close or not cycle.keep_alive or not self.begun or protocol.half_closed():
             protocol.transport.close()
         else:
             protocol.remote_complete()

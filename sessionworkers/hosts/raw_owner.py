@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import service_unavailable
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from sessionworkers.hop.codec import ASK, COMPLETE, KEEP, TUNNEL, OpenRaw
 from sessionworkers.hop.raw import ServedRaw
+from sessionworkers.hosts.cycle import Cycle
 from sessionworkers.hosts.raw_tunnel import OwnedTunnel
 from sessionworkers.worker.router import DECIDED, Carried
 
@@ -61,7 +61,7 @@ class RawOwner:
         return limit is not None and (len(state.connections) >= limit or len(state.tasks) + 1 >= limit)
 
 
-class OwnedRequest(RequestResponseCycle, Carried):
+class OwnedRequest(Cycle, Carried):
     """One request of another worker's client."""
 
     def __init__(self, owner: RawOwner, stream: ServedRaw, head: OpenRaw) -> None:

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
 from uvicorn.logging import AccessFormatter
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import HANDLED_SIGNALS, ServerState
 
 from sessionworkers.errors import SessionworkersError
 from sessionworkers.hosts import raw
+from sessionworkers.hosts.cycle import QuickProxyHeaders
 from sessionworkers.hosts.drain import Draining
 from sessionworkers.hosts.handover import Handover
 from sessionworkers.hosts.protocol import replacement
@@ -88,7 +88,7 @@ class SessionConfig(uvicorn.Config):
         self.worker = Worker(self.loaded_app, self.settings, self._runtime_dir)
         self.loaded_app = self.worker.app
         if proxy_headers:
-            self.loaded_app = ProxyHeadersMiddleware(self.loaded_app, trusted_hosts=self.forwarded_allow_ips)
+            self.loaded_app = QuickProxyHeaders(self.loaded_app, trusted_hosts=self.forwarded_allow_ips)
         why_not = raw.fits(self.http_protocol_class)
         if isinstance(self.worker.app, Router) and self.worker.member is not None:
             if why_not:

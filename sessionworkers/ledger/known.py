@@ -44,13 +44,21 @@ def may_teach(body: bytes, own: bytes) -> bool:
     return False
 
 
-class Known:
-    """The ``send`` of one request. A plain function that gives the server's own awaitable: no frame of ours waits."""
+class Known(Visit):
+    """One request, and its ``send``: a plain function that gives the server's own awaitable; no frame of ours waits."""
 
-    __slots__ = ("_full", "_head", "_kind", "_send", "visit")
+    __slots__ = ("_full", "_head", "_kind", "_send")
 
-    def __init__(self, visit: Visit, send: Send) -> None:
-        self.visit = visit
+    def __init__(self, ledger: Ledger, scope: Scope, found: Found | None, record: Record | None, send: Send) -> None:
+        # As Visit's own, which would be a call more; the request's view is made if the reply turns out to need it.
+        self.ledger = ledger
+        self.scope = scope
+        self.request = None  # type: ignore[assignment]
+        self.found = found
+        self.start_rule = self.watch = self.pending = None
+        self.outcome_known = self.sighted = False
+        self.record = record
+        self._session = record.handle if record is not None else None
         self._send = send
         self._kind = ""  # of a body that may tell an ID
         self._head: Any = None
@@ -62,33 +70,31 @@ class Known:
             return self._full.send(event)
         kind = event["type"]
         if kind == "http.response.start":
-            visit = self.visit
-            rules = visit.ledger.rules
+            rules = self.ledger.rules
             in_head, body_kind = rules.reply_interest.glance(event.get("headers") or ())
-            if in_head or rules.body_learners.get(body_kind):
+            if in_head or (rules.body_learners and rules.body_learners.get(body_kind)):
                 return self._grow().send(event)
-            if (body_kind == "json" or body_kind == "events") and rules.auto is not None:
+            if rules.auto is not None and (body_kind == "json" or body_kind == "events"):
                 self._kind = body_kind
                 self._head = event
         elif self._kind and kind == "http.response.body":
-            found = self.visit.found
+            found = self.found
             own = found.primary.value.encode() if found is not None else b""
             body = event.get("body", b"")
             if self._kind == "events" or event.get("more_body", False) or (
                 len(body) <= MAX_REPLY and may_teach(body, own)
             ):  # fmt: skip
                 full = self._grow()
-                self.visit.head(self._head["status"], self._head.get("headers") or ())  # it left, and told nothing
+                self.head(self._head["status"], self._head.get("headers") or ())  # it left, and told nothing
                 return full.send(event)
             self._kind = ""
         return self._send(event)
 
     def _grow(self) -> Reply:
         """From here on the whole machinery."""
-        visit = self.visit
-        visit.request = RequestView.from_scope(visit.scope)
-        visit.watch = visit.ledger.rules.watch(visit.request, visit.found)
-        self._full = Reply(visit, self._send)
+        self.request = RequestView.from_scope(self.scope)
+        self.watch = self.ledger.rules.watch(self.request, self.found)
+        self._full = Reply(self, self._send)
         return self._full
 
 
@@ -99,10 +105,8 @@ async def serve_known(
 
     `Ledger.serve` does the same for any request.
     """
-    visit = Visit(ledger, scope, None, found, None, None)  # type: ignore[arg-type]
+    visit = Known(ledger, scope, found, record, send)
     if record is not None and found is not None:
-        visit.record = record
-        visit._session = record.handle
         record.in_use += 1
         record.requests += 1
         if record.state is State.LEARNED:
@@ -112,7 +116,7 @@ async def serve_known(
             ledger.book.sent_back(record, primary.key, primary.carrier)
     _visit.set(visit)
     try:
-        await ledger.app(scope, receive, Known(visit, send).send)
+        await ledger.app(scope, receive, visit.send)
     finally:
         _visit.set(None)
         leave(ledger, visit)

@@ -15,10 +15,8 @@ The first two, and ``adopt(serve=True)`` (gunicorn's next arbiter after USR2), h
 from __future__ import annotations
 
 import os
-import random
 import stat as modes
 import tempfile
-import time
 
 from ..errors import RuntimeDirError
 from . import locks
@@ -27,10 +25,6 @@ from .sweep import SERVER_LOCK, clear, sweep_stale
 from .trust import anyone_may_rename, check_length, check_parents, open_private, refuse
 
 _TRIES = 5
-
-
-LAST_TRIES = 6
-"""Times that a server that leaves looks whether it is the last: another may be leaving in the same moment."""
 
 
 class RuntimeDir:
@@ -193,27 +187,26 @@ class RuntimeDir:
         lock, self._lock = self._lock, None
         if lock is None or not lock.here:
             return False
-        for _ in range(LAST_TRIES):
-            try:
-                if lock.upgrade():
-                    mark = os.pread(lock.fd, len(FRESH), 0)
-                    if clear(self.fd, names=None if mark == FRESH else (*DIRS, MASK_KEY)):
-                        if mark != FOUND:
-                            _rmdir(self.path)
-                        return True
-                    return False
-            except OSError:
-                return False
-            finally:
-                lock.release()
-            # Two that leave at once each see the other's lock: out of step, the later one finds itself alone.
-            time.sleep(random.uniform(0.001, 0.01))
-            try:
-                lock, _ = locks.join(self.fd, SERVER_LOCK, wait=0.05)
-            except OSError:
-                return False  # the other one removed it
+        # First its own share goes, then the whole is tried for: of several that leave at once the last to let go finds
+        # nobody, whoever else still looks.
         lock.release()
-        return False
+        try:
+            last = locks.grab(self.fd, SERVER_LOCK)
+        except OSError:
+            return False  # another one removed it
+        if last is None:
+            return False
+        try:
+            mark = os.pread(last.fd, len(FRESH), 0)
+            if not clear(self.fd, names=None if mark == FRESH else (*DIRS, MASK_KEY)):
+                return False
+            if mark != FOUND:
+                _rmdir(self.path)
+            return True
+        except OSError:
+            return False
+        finally:
+            last.release()
 
     def close(self) -> None:
         """Close the descriptors; gives up the server lock, removes nothing."""
