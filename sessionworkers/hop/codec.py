@@ -64,10 +64,14 @@ OPEN_RAW: Final = 21
 LAST_KIND: Final = OPEN_RAW
 
 # Frames that are given out in pieces as they come, and what each piece but the last is.
+_RAWS: Final = frozenset((RAW, RAW_KEEP, RAW_CLOSE))
+_LARGE: Final = 16 * 1024  # from here on a copy costs more than a view
 _PIECES: Final = {DATA: DATA, END: DATA, RAW: RAW, RAW_KEEP: RAW, RAW_CLOSE: RAW}
 
 WINDOW: Final = 256 * 1024  # credit of a stream, bytes per direction (facts-performance, pitfall 6)
 GRANT: Final = 64 * 1024  # credit goes back in steps of at least this
+RAW_WINDOW: Final = 1024 * 1024  # credit of a raw reply, bytes; a stalled client holds no more
+RAW_GRANT: Final = RAW_WINDOW // 2  # its steps: most replies end before one is due
 PIECE: Final = 64 * 1024  # most bytes of body or message in one frame
 INLINE: Final = 8 * 1024  # up to here a body travels inside OPEN or HEAD; larger ones are not worth the copies
 MESSAGE_COST: Final = 64  # each WebSocket message also costs this, so that empty ones cannot pile up
@@ -187,7 +191,8 @@ read_head: Final = msgspec.msgpack.Decoder(Head).decode
 read_refusal: Final = msgspec.msgpack.Decoder(Refusal).decode
 read_event: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
-Frame = tuple[int, int, bytes]
+Frame = tuple[int, int, Any]
+"""Kind, stream, payload: bytes, but a memoryview for a large piece of a raw reply, which is only passed on."""
 
 
 def packed(kind: int, stream: int, body: object) -> bytes:
@@ -276,12 +281,14 @@ class FrameReader:
             if length > self.limit or not HELLO <= kind <= LAST_KIND:
                 raise FrameError(f"a frame of kind {kind} and {length} bytes; at most {self.limit} are allowed")
             if end <= size:
-                frames.append((kind, stream, data[body:end]))
+                large = length >= _LARGE and kind in _RAWS
+                frames.append((kind, stream, memoryview(data)[body:end] if large else data[body:end]))
                 start = end
             elif kind in _PIECES:
                 self._piece = _PIECES[kind]
                 if body < size:
-                    frames.append((self._piece, stream, data[body:]))
+                    large = size - body >= _LARGE and kind in _RAWS
+                    frames.append((self._piece, stream, memoryview(data)[body:] if large else data[body:]))
                 self._left = end - size
                 self._kind = kind
                 self._stream = stream

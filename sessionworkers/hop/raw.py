@@ -23,8 +23,8 @@ from sessionworkers.hop.codec import (
     RAW,
     RAW_CLOSE,
     RAW_KEEP,
+    RAW_WINDOW,
     REFUSE,
-    WINDOW,
     OpenRaw,
     Refusal,
     header,
@@ -36,8 +36,6 @@ from sessionworkers.hop.wire import Stream
 if TYPE_CHECKING:
     from sessionworkers.hop.private import OwnerLink
 
-_PIECE: Final = 256 * 1024  # most bytes of a reply in one frame; they are passed on as they come
-_CREDIT: Final = 1024 * 1024  # bytes of a reply that may be under way; a stalled client holds no more
 _JOINED: Final = 16 * 1024  # up to here pieces are put together for one write
 
 
@@ -69,7 +67,7 @@ class ServedRaw(Stream):
     link: OwnerLink
     request: Request
 
-    left: int = _CREDIT
+    left: int = RAW_WINDOW
     write_paused = False
     reading_paused = False
     info: Mapping[str, Any] = MappingProxyType({})
@@ -91,7 +89,7 @@ class ServedRaw(Stream):
         if data and not self.ended and not self._end:
             self._out.append(data)
             self._size += len(data)
-            if self._size > WINDOW or data[9:12] == b"100":
+            if self._size > self.left or data[9:12] == b"100":
                 self.settle()  # an app that never waits must be told when to; a 100 goes before its reply
             elif not self._soon:
                 self._soon = True
@@ -146,7 +144,7 @@ class ServedRaw(Stream):
         return sum(map(len, self._out)) + sum(map(len, self._queue or ()))
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        return 0, _PIECE
+        return 0, RAW_WINDOW
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """They are the credit's."""
@@ -192,24 +190,22 @@ class ServedRaw(Stream):
             return
         size, self._size = self._size, 0
         self._out = []
-        if self._queue or size > _PIECE or self.left <= 0:
+        if self._queue or size > self.left:
             if self._queue is None:
                 self._queue = deque()
             self._queue += [memoryview(each) for each in out]
             self._pump()
             return
         self.left -= size
-        kind = self._end or RAW
+        head = header(self._end or RAW, self.id, size)
         if size <= _JOINED:
-            frame = b"".join((header(kind, self.id, size), *out))
+            frame = b"".join((head, *out))
             if self._end:
                 self._finish(frame)
             else:
                 self.link.write(frame)
             return
-        for index, each in enumerate(out):
-            last = index == len(out) - 1
-            self.link.write_with(header(kind if last else RAW, self.id, len(each)), each)
+        self.link.write_all([head, *out])
         if self._end:
             self._finish(None)
 
@@ -255,9 +251,9 @@ class ServedRaw(Stream):
         queue = self._queue
         while queue and self.left > 0 and not self.ended:
             piece = queue[0]
-            if len(piece) > _PIECE:
-                queue[0] = piece[_PIECE:]
-                piece = piece[:_PIECE]
+            if len(piece) > self.left:
+                queue[0] = piece[self.left :]
+                piece = piece[: self.left]
             else:
                 queue.popleft()
             self.left -= len(piece)

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
 
 from sessionworkers.errors import FrameError
@@ -32,6 +32,8 @@ from sessionworkers.hop.codec import (
 )
 
 logger: Final = logging.getLogger("sessionworkers.hop")
+
+SEND_BUFFER: Final = 1024 * 1024  # bytes
 
 _CRED: Final = struct.Struct("3i")
 
@@ -83,6 +85,7 @@ class Stream:
 
     ended = False  # nothing may be sent on it any more, nothing that comes counts
     left: int = WINDOW  # credit
+    grant: int = GRANT  # what came is given back as credit in steps of this
     _consumed = 0
     _room: asyncio.Future[None] | None = None
     _lock: asyncio.Lock | None = None
@@ -101,9 +104,9 @@ class Stream:
 
     # credit
     def consumed(self, amount: int) -> None:
-        """``amount`` of what came was handed on; gives credit back in steps of GRANT."""
+        """``amount`` of what came was handed on; gives credit back in steps of ``grant``."""
         self._consumed += amount
-        if self._consumed >= GRANT and not self.ended:
+        if self._consumed >= self.grant and not self.ended:
             self.link.write(credit(self.id, self._consumed))
             self._consumed = 0
 
@@ -227,13 +230,17 @@ class Link(asyncio.Protocol, Generic[S]):
         """Sends a frame in two parts; a large payload is not copied here."""
         if len(payload) <= 4096:
             self.write(head + payload)
-            return
+        else:
+            self.write_all((head, payload))
+
+    def write_all(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Sends a frame in parts, without copying them here."""
         if self.closed or self._transport is None:
             return
         if len(self.streams) <= 1 and not self._out:
-            self._transport.writelines((head, payload))
+            self._transport.writelines(parts)
             return
-        self._out += (head, payload)
+        self._out += parts
         self._cork()
 
     def later(self, stream: Any) -> None:
@@ -272,6 +279,9 @@ class Link(asyncio.Protocol, Generic[S]):
     # asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by type
+        sock = transport.get_extra_info("socket")
+        if sock is not None:  # as much as the system allows: a large reply leaves its owner in one go
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         _live.add(self)
         self.connected()
 

@@ -32,6 +32,7 @@ from sessionworkers.hop.codec import (
     PIECE,
     RAW,
     RAW_CLOSE,
+    RAW_GRANT,
     RAW_KEEP,
     REFUSE,
     header,
@@ -149,11 +150,12 @@ class Remote(Stream):
 
     link: AcceptorLink
     id = 0  # until it is opened
+    grant = RAW_GRANT
     sent = False  # the whole request
     begun = False  # something of the reply's own head has gone to the client
     _closed_half = False
 
-    _taken: bytearray | None = None  # what was sent of the body, until the owner has begun with it
+    _taken: list[bytes] | None = None  # what was sent of the body, until the owner has begun with it
     _unread = 0
 
     def __init__(
@@ -208,33 +210,44 @@ class Remote(Stream):
             return False
         self.id = number
         link.streams[number] = self
-        link.write(frame)
         if flags & COMPLETE:
             self.sent = True
+            link.write(frame)
             if body:
-                self._taken = bytearray(body)
+                self._taken = [body]
                 cycle.body = bytearray()
         else:
-            self._taken = bytearray()
-            self.pump()
+            self._taken = []
+            link.write_all([frame, *self._pieces()])
         return True
 
     # the request's body
     def pump(self) -> None:
         """Send what has come of the body, as far as credit allows; the rest of it later."""
+        pieces = self._pieces()
+        if pieces:
+            self.link.write_all(pieces)
+
+    def _pieces(self) -> list[bytes]:
         cycle = self.cycle
-        body = cycle.body
-        while not self.ended and not self.sent and self.left > 0 and (body or not cycle.more_body):
-            piece = bytes(body[:_PIECE])
-            del body[:_PIECE]
-            last = not body and not cycle.more_body
+        frames: list[bytes] = []
+        while not self.ended and not self.sent and self.left > 0 and (cycle.body or not cycle.more_body):
+            body = cycle.body
+            if len(body) <= _PIECE:
+                piece = bytes(body)
+                cycle.body = bytearray()
+            else:
+                piece = bytes(memoryview(body)[:_PIECE])
+                del body[:_PIECE]
+            self.sent = last = not cycle.body and not cycle.more_body
             self.left -= len(piece)
             if self._taken is not None:
-                self._taken += piece
-            self.sent = last
-            self.link.write_with(header(END if last else DATA, self.id, len(piece)), piece)
-        if len(body) <= HIGH_WATER_LIMIT and not self.protocol.pipeline:
+                self._taken.append(piece)
+            frames.append(header(END if last else DATA, self.id, len(piece)))
+            frames.append(piece)
+        if len(cycle.body) <= HIGH_WATER_LIMIT and not self.protocol.pipeline:
             self.protocol.flow.resume_reading()
+        return frames
 
     def cancel(self) -> None:
         """The client is gone."""
@@ -297,10 +310,10 @@ class Remote(Stream):
             self.begun = True
             self._taken = None
             if protocol.access_log:
-                status = int(data[9:12])
+                status = int(bytes(data[9:12]))
                 self.accepting.log(protocol, self.cycle.scope, self.found, self.owner, status)
             if not self.cycle.keep_alive:
-                data = _closing(data)  # this worker drains since the request went out
+                data = _closing(bytes(data))  # this worker drains since the request went out
         transport = protocol.transport
         if transport.is_closing():
             return  # uvloop's would raise; what is left ends with `cancel`
@@ -330,7 +343,7 @@ class Remote(Stream):
         if protocol.transport.is_closing():
             return
         if self._taken:
-            cycle.body[:0] = self._taken
+            cycle.body[:0] = b"".join(self._taken)
             cycle.message_event.set()
         scope: Any = cycle.scope
         scope[DECIDED] = Failed(self.found, self.owner, error)

@@ -19,6 +19,7 @@ from sessionworkers.hop.codec import (
     PIECE,
     RAW,
     RAW_CLOSE,
+    RAW_GRANT,
     RAW_KEEP,
     REFUSE,
     TUNNEL,
@@ -42,6 +43,7 @@ class Tunnel(Stream, asyncio.Protocol):
     """The accepting end: the client's connection has this as its protocol."""
 
     link: AcceptorLink
+    grant = RAW_GRANT
 
     def __init__(self, link: AcceptorLink, http: SessionHttpToolsProtocol) -> None:
         super().__init__(link, link.number())
