@@ -89,9 +89,9 @@ class RuntimeDir:
         path = os.path.abspath(path)
         check_length(path, LONGEST_NAME)
         check_parents(path)
-        mark = FOUND
         try:
             for _ in range(_TRIES):
+                mark = FOUND
                 try:
                     os.mkdir(path, 0o700)
                     mark = MADE
@@ -108,6 +108,8 @@ class RuntimeDir:
                         if owner is not None:
                             give_to(fd, owner)
                         lock.downgrade()
+                    elif mark == MADE:  # another one came in first, and took it for found
+                        os.pwrite(lock.fd, MADE, 0)
                     return cls(path, fd, _uids(owner), lock)
                 except BaseException:
                     lock.release()
@@ -187,11 +189,13 @@ class RuntimeDir:
         lock, self._lock = self._lock, None
         if lock is None or not lock.here:
             return False
-        # First its own share goes, then the whole is tried for: of several that leave at once the last to let go finds
-        # nobody, whoever else still looks.
-        lock.release()
+        last: locks.HeldLock | None = lock
         try:
-            last = locks.grab(self.fd, SERVER_LOCK)
+            if not lock.upgrade():
+                # Of several that leave at once each sees the others' shares. So its own goes first, then the whole is
+                # tried for: the last to let go finds nobody, whoever else still looks.
+                lock.release()
+                last = locks.grab(self.fd, SERVER_LOCK)
         except OSError:
             return False  # another one removed it
         if last is None:

@@ -110,13 +110,14 @@ def test_the_graceful_timeout_bounds_an_endless_stream() -> None:
     ids=["startup", "value", "typo"],
 )
 def test_a_failure_to_boot_ends_the_server_with_its_reason(env: dict[str, str], says: str) -> None:
-    line = [part.format(app=APP, port=free_port(), workers=2) for part in GUNICORN]
+    # One worker: of two that fail in one moment the second interrupts gunicorn's own end, which then exits with 1.
+    line = [part.format(app=APP, port=free_port(), workers=1) for part in GUNICORN]
     done = subprocess.run(
         line, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode in (2, 3)
     assert says in done.stdout + done.stderr
-    assert (done.stdout + done.stderr).count("Booting worker") <= 2, "no respawn loop"
+    assert (done.stdout + done.stderr).count("Booting worker") == 1, "no respawn loop"
 
 
 def test_usr2_hands_the_claims_on_to_the_next_arbiter() -> None:

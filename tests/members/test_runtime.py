@@ -335,7 +335,7 @@ def test_workers_of_another_user_own_it(base: str, way: str, strange_python: tup
 
 
 def test_two_that_leave_at_once_leave_nothing(tmp_path: Path) -> None:
-    """The one that is last to let go removes the directory, whoever of the others still looks."""
+    """The one that is last to let go removes the directory, whoever made it and whoever of the others still looks."""
     leaving = (
         "import sys; from sessionworkers.members import RuntimeDir\n"
         "runtime = RuntimeDir.at(sys.argv[1]); print('in', flush=True); sys.stdin.read(1); runtime.remove()\n"
