@@ -117,7 +117,7 @@ def test_a_failure_to_boot_ends_the_server_with_its_reason(env: dict[str, str], 
     )
     assert done.returncode in (2, 3)
     assert says in done.stdout + done.stderr
-    assert (done.stdout + done.stderr).count("Booting worker") == 1, "no respawn loop"
+    assert (done.stdout + done.stderr).count("Booting worker") <= 1, "no respawn loop"
 
 
 def test_usr2_hands_the_claims_on_to_the_next_arbiter() -> None:
