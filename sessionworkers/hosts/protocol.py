@@ -33,6 +33,8 @@ IN_A_ROW = 3 * SESSION_COUNTS
 hand-over costs what four forwards do; two are forwarded before it is known that more will come, and who asks for many
 sessions (a proxy, a test) will soon ask for another worker's. It doubles with each move."""
 MOST_DOUBLINGS = 8
+_EVENTS = b"text/event-stream"
+_EVENTS_LENGTH = len(_EVENTS)
 
 
 class SessionHttpToolsProtocol(Base):
@@ -66,9 +68,11 @@ class SessionHttpToolsProtocol(Base):
     _shut = False
     _arrived: tuple[bytes, Callable[[], None] | None] | None = None  # of a connection that was handed over to here
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.accepting = accepting = self.config.accepting  # type: ignore[attr-defined]
+    def __init__(
+        self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        Base.__init__(self, config, server_state, app_state, _loop)
+        self.accepting = accepting = config.accepting
         self._follow = accepting is not None and accepting.handover is not None
 
     # requests
@@ -392,5 +396,10 @@ def _event_stream(scope: Any) -> bool:
     """A GET that takes nothing but server-sent events. (Every MCP POST takes them too.)"""
     if scope["method"] != "GET":
         return False
-    accepts = [value for name, value in scope["headers"] if name == b"accept"]
-    return len(accepts) == 1 and accepts[0].strip().lower() == b"text/event-stream"
+    accepts = b""
+    for name, value in scope["headers"]:
+        if name == b"accept":
+            if accepts:
+                return False
+            accepts = value
+    return len(accepts) >= _EVENTS_LENGTH and accepts.strip().lower() == _EVENTS
