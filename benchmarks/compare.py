@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,27 @@ class Bench:
                     table[row.name].setdefault(metric, []).append(values[metric])
 
 
+_SPIN = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
+
+
+@contextlib.contextmanager
+def kept_busy() -> Iterator[None]:
+    """No CPU falls idle meanwhile: waking one up, in a virtual machine above all, would cost more than most requests.
+
+    One loop per CPU, of the class that runs only where nothing else would.
+    """
+    spinning = []
+    try:
+        for cpu in os.sched_getaffinity(0):
+            spinning.append(subprocess.Popen([sys.executable, "-c", _SPIN]))
+            os.sched_setaffinity(spinning[-1].pid, {cpu})
+        yield
+    finally:
+        for each in spinning:
+            each.kill()
+            each.wait()
+
+
 def machine() -> str:
     """The machine in one line."""
     model = next(
@@ -161,6 +183,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--app", default="app", choices=("app", "starlette"))
     parser.add_argument("--loop", default="auto", choices=("auto", "asyncio", "uvloop"))
     parser.add_argument("--rules", default="cookie", choices=("cookie", "auto"), help="a rule of one's own, or none")
+    parser.add_argument("--busy", action="store_true", help="keep all CPUs from falling idle")
     parser.add_argument("--out", default="", help="directory for results.json, results.md and the plots")
     options = parser.parse_args(arguments)
     wanted = options.setups or ["plain", "spread", "shipped", "raw", "frames", "nginx", "haproxy"]
@@ -179,6 +202,8 @@ def main(arguments: list[str]) -> int:
                 stack.callback(setup.stop)
                 setup.hold()
                 bench.running[name] = setup
+        if options.busy:
+            stack.enter_context(kept_busy())
         chosen = [each for each in scenarios(options.workers) if not options.only or each.name in options.only]
         if options.app == "starlette":
             chosen = [each for each in chosen if each.name in ("one", "random", "sticky", "new", "rate")]
