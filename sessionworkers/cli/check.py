@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -13,6 +12,7 @@ import uvicorn
 from sessionworkers.affinity.presets import PRESETS
 from sessionworkers.affinity.ruleset import RuleSet
 from sessionworkers.cli.explain import request_lines, rule_lines
+from sessionworkers.cli.failure import show
 from sessionworkers.cli.options import overrides_of, setting_options
 from sessionworkers.cli.pasted import parse_request
 from sessionworkers.errors import SessionworkersError
@@ -82,8 +82,8 @@ def _load(app: str, factory: bool) -> Any:
         config.load()
     except SessionworkersError:
         raise
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        show(error)
         sys.exit(STARTUP_FAILURE)
     return config.loaded_app
 

@@ -6,11 +6,11 @@ import contextlib
 import inspect
 import socket
 import sys
-import traceback
 from typing import TYPE_CHECKING
 
 import uvicorn
 
+from sessionworkers.cli.failure import show
 from sessionworkers.hosts.uvicorn import run_worker
 from sessionworkers.manager.plan import STARTUP_FAILURE
 from sessionworkers.manager.process import WorkerOptions
@@ -54,6 +54,6 @@ def serve(
         tell_local_port(local)
     try:
         return run_worker(kwargs, settings, sockets, options.runtime_dir, parent_fd=options.link, local=local)
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        show(error)
         return STARTUP_FAILURE
