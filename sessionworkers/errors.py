@@ -4,7 +4,7 @@
 
     SessionworkersError
     ├── ConfigError            a setting is wrong; carries every problem found, exit code 2
-    ├── RuntimeDirError        the runtime directory cannot be trusted or made, exit code 1
+    ├── RuntimeDirError        the runtime directory cannot be trusted or made, exit code 2
     ├── StartupError           a worker or the server could not start, exit code 3
     ├── ClaimError             a claim could not be made or read
     │   ├── ClaimConflict      another worker holds the claim                      409
@@ -53,6 +53,8 @@ class ConfigError(SessionworkersError):
 
 class RuntimeDirError(SessionworkersError):
     """The runtime directory cannot be made or is not safe to use; the message names the path and the reason."""
+
+    exit_code = 2
 
 
 class StartupError(SessionworkersError):

@@ -93,7 +93,10 @@ class WorkersType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, str) and value.strip().lower() == "auto":
             return usable_cores()
-        return int(click.INT.convert(value, param, ctx))
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number of workers nor auto", param, ctx)
 
 
 def uvicorn_params() -> list[click.Parameter]:

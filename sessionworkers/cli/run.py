@@ -18,6 +18,7 @@ import click
 import uvicorn
 from click.core import ParameterSource
 
+from sessionworkers.cli.early import check_options, check_tls
 from sessionworkers.cli.options import ServerCommand, all_params, config_kwargs, overrides_of
 from sessionworkers.errors import ConfigError, StartupError
 from sessionworkers.manager.plan import Fleet
@@ -92,14 +93,17 @@ def _open_standard_streams() -> None:
 
 def _parent_config(kwargs: dict[str, Any]) -> uvicorn.Config:
     """uvicorn's configuration for this process: sets logging up, reads WEB_CONCURRENCY and the env file, warns."""
-    if (kwargs.get("workers") or 1) < 1:
-        raise click.BadParameter("must be 1 or more", param_hint="'--workers'")
+    check_options(kwargs)
     try:
         config = uvicorn.Config(**kwargs)
-    except (ValueError, KeyError, OSError, ImportError) as error:  # a log file, WEB_CONCURRENCY
+    except (ValueError, KeyError, OSError, ImportError) as error:  # a log file
+        if kwargs.get("workers") is None and "invalid literal for int()" in str(error):
+            value = str(error).rpartition(": ")[2]
+            raise click.UsageError(f"WEB_CONCURRENCY is {value}, no number of workers") from error
         raise click.UsageError(f"uvicorn does not take this configuration: {error}") from error
     if config.workers < 1:
         raise click.UsageError(f"WEB_CONCURRENCY asks for {config.workers} workers; 1 or more")
+    check_tls(config)
     return config
 
 
@@ -116,6 +120,7 @@ def _run_here(config: uvicorn.Config, settings: Settings, options: WorkerOptions
 
 
 def _run_manager(config: uvicorn.Config, settings: Settings, options: WorkerOptions, by: str) -> int:
+    scaling = _scaling(config.workers, settings)
     with (
         _listening(config) as listening,
         _local(config, settings, listening) as local,
@@ -129,7 +134,7 @@ def _run_manager(config: uvicorn.Config, settings: Settings, options: WorkerOpti
             healthcheck=config.timeout_worker_healthcheck,
             drain=settings.drain_timeout,
             shutdown=settings.shutdown_timeout,
-            scaling=_scaling(config.workers, settings),
+            scaling=scaling,
         )
         told = options.with_(
             runtime_dir=runtime.path,
@@ -181,6 +186,8 @@ def _local(config: uvicorn.Config, settings: Settings, listening: Listening | No
             raise ConfigError([NO_PORT])
         public = listening.sockets[0].getsockname()[1] if listening is not None else config.port
         port = public + 1 if public else 0  # uvicorn itself is to choose a port: so here, any that is free
+    elif port == config.port and config.uds is None and config.fd is None:
+        raise ConfigError([f"--local-port is {port}, which is the public port (--port)"])
     try:
         sock = bind_loopback(port)
     except StartupError as error:

@@ -16,6 +16,7 @@ from typing import Any
 
 from sessionworkers.affinity.paths import PathTemplate
 from sessionworkers.affinity.views import RequestView
+from sessionworkers.errors import StartupError
 from sessionworkers.ledger.answers import Refused, refuse
 from sessionworkers.sessions.messages import DEFAULT_COST, MAX_COST
 from sessionworkers.sessions.meter import Meter
@@ -57,11 +58,16 @@ def parse_cost(text: str) -> Cost:
 
 
 def load_function(source: str) -> Callable[[Any], Any]:
-    """The function that ``source`` (``module:function``) names. ImportError or AttributeError."""
+    """The function that ``source`` (``module:function``) names. StartupError if it is not there."""
     module, _, names = source.partition(":")
-    found: Any = importlib.import_module(module)
-    for name in names.split("."):
-        found = getattr(found, name)
+    try:
+        found: Any = importlib.import_module(module)
+        for name in names.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError) as error:
+        raise StartupError(f"--request-cost: the function {source} cannot be imported: {error}") from error
+    if not callable(found):
+        raise StartupError(f"--request-cost: {source} is no function")
     function: Callable[[Any], Any] = found
     return function
 

@@ -163,6 +163,38 @@ def test_an_app_that_cannot_start_is_shown_and_exits_3(workers: str, app: str, e
     assert shown in result.stderr
     assert result.stderr.count(shown) <= int(workers)
     assert "Uvicorn running" not in result.stderr
+    if "broken" in app:  # shown from the app's own code on
+        assert "The app cannot be loaded:\nTraceback" in result.stderr and "importlib" not in result.stderr
+        assert "sessionworkers/cli" not in result.stderr and "uvicorn/" not in result.stderr
+
+
+def test_a_syntax_error_is_shown_where_it_is(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "slip.py").write_text("def app(scope, receive, send)\n    pass\n")
+    result = run(["run", "slip:app", "--port", str(free_port())], cwd=str(tmp_path))
+    assert result.returncode == 3
+    assert result.stderr.startswith(f'The app cannot be loaded:\n  File "{tmp_path}/slip.py", line 1\n')
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_cost_function_that_is_not_there_is_named(workers: str) -> None:
+    args = ["run", APP, "--workers", workers, "--port", str(free_port()), "--session-api", "--local-port", "0"]
+    result = run([*args, "--request-cost", "tests.cli.nothing:cost"])
+    assert result.returncode == 3 and "Traceback" not in result.stderr
+    assert "--request-cost: the function tests.cli.nothing:cost cannot be imported" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (["--port", "8000", "--session-api", "--local-port", "8000"], "--local-port is 8000, which is the public port"),
+        (["--workers", "4", "--max-workers", "2"], "--max-workers is 2, fewer than the 4 workers"),
+        (["--workers", "2", "--runtime-dir", "/proc/none"], "runtime directory /proc/none: cannot be used"),
+    ],
+)
+def test_options_that_do_not_fit_exit_2_before_anything_starts(options: list[str], shown: str) -> None:
+    result = run(["run", APP, "--port", str(free_port()), *options])
+    assert result.returncode == 2
+    assert shown in result.stderr and "Started" not in result.stderr and "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -187,7 +219,7 @@ def test_web_concurrency_decides_and_is_named() -> None:
         assert len(pids(running)) == 2
         assert "2 workers (WEB_CONCURRENCY), runtime directory" in running.log
     result = run(["run", APP], {"WEB_CONCURRENCY": "many"})
-    assert result.returncode == 2 and "many" in result.stderr and "Traceback" not in result.stderr
+    assert result.returncode == 2 and "WEB_CONCURRENCY is 'many'" in result.stderr and "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("how", [["--workers", "1"], ["--workers", "2"], ["--reload", "--reload-dir", "tests/cli"]])
