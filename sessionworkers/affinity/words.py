@@ -45,6 +45,13 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 _KEY = re.compile(r"[a-z\-]+=")
 _METHOD = re.compile(r"[A-Z]+(?:\|[A-Z]+)*")
+METHODS = frozenset((
+    "WS", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY", "ACL", "BIND",
+    "CHECKOUT", "COPY", "LINK", "LOCK", "MERGE", "MKACTIVITY", "MKCALENDAR", "MKCOL", "MOVE", "NOTIFY", "PROPFIND",
+    "PROPPATCH", "PURGE", "REBIND", "REPORT", "SEARCH", "SOURCE", "SUBSCRIBE", "UNBIND", "UNLINK", "UNLOCK",
+    "UNSUBSCRIBE",
+))  # fmt: skip
+"""Those that uvicorn's HTTP parser lets through, and ``WS``: another one in a rule is a slip of the pen."""
 _JSONRPC_BODY = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Session not found"}}'
 
 
@@ -107,6 +114,9 @@ def _patterns(words: list[str]) -> tuple[RequestPattern, ...]:
             methods, path = "", word
         elif _METHOD.fullmatch(methods) is None:
             raise ValueError(f"{word!r}: write METHOD:/path, with the method in capitals, or /path for any method")
+        for method in methods.split("|") if methods else ():
+            if method not in METHODS:
+                raise ValueError(f"{word!r}: {method} is no method of HTTP")
         template = PathTemplate(path, exact=True)
         if methods == "WS":
             patterns.append(RequestPattern(template, kind="websocket"))

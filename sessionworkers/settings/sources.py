@@ -94,7 +94,9 @@ class TomlSource(Source):
         known = self.settings_cls.model_fields
         for key, value in content.items():
             name = key.replace("-", "_")
-            if name not in known:
+            if key == "tool" and isinstance(value, dict) and "sessionworkers" in value:
+                self.problems.append(f"[tool.sessionworkers] in {path}: in this file the keys stand at the top level")
+            elif name not in known:
                 hint = did_you_mean(key, [field.replace("_", "-") for field in known])
                 self.problems.append(f"{key} in {path} is no setting{hint}")
             elif name in self.values:

@@ -95,6 +95,7 @@ WRONG = [
     ("header:x gone=200", "from 400 to 599"),
     ("header:x gone=404-xml", "from 400 to 599"),
     ("header:x start=post:/x", "method in capitals"),
+    ("header:x start=GET|PSOT:/x", "PSOT is no method of HTTP"),
     ("header:x start=POST:x", "begin with a slash"),
     ("header:x learn=path:/a/{id}", "no place in a reply"),
     ("heeder:x", "'heeder' is none of"),

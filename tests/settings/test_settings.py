@@ -202,6 +202,7 @@ def test_rules_as_tables(tmp_path: pathlib.Path) -> None:
         ('[[rules]]\nname="a"\nsession_id="header:x"\n' * 2, "two rules are named a"),
         ("preset = ['mcp']\nno_preset = ['mcp']\n", "preset mcp is both asked for and refused"),
         ("auto = true\nauto = false\n", "cannot be read"),
+        ('[[tool.sessionworkers.rules]]\nname = "a"\n', "in this file the keys stand at the top level"),
         ("retry_window = 1\nretry-window = 2\n", "there twice, with - and with _"),
         ('session_id = 3\n', "not allowed"),
         ('affinity_cookie = "a b"\n', "not the name of a cookie"),
