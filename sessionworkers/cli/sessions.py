@@ -9,9 +9,11 @@ from typing import Any
 
 import click
 
+from sessionworkers.affinity.decide import Answer
 from sessionworkers.cli.control import LATE, where
 from sessionworkers.cli.pasted import parse_request
 from sessionworkers.observe.place import NoAnswer, Place, Refusal, ask, find
+from sessionworkers.observe.words import WAYS
 
 NOT_FOUND = 1
 COLUMNS = ("name", "worker", "rule", "state", "age", "idle", "open", "requests")
@@ -127,7 +129,9 @@ def explain_command(runtime_dir: str | None, pid: int | None, request: Any, as_j
     answers = place.each("POST", "/v1/explain", asked)
     if not answers:
         raise NoAnswer("no worker answers")
-    answer = answers[0]
+    # A worker says how it is from there. The owner, if it lives, is the only one with which it would be at home.
+    here = WAYS[Answer.HERE]
+    answer = next((each for each in answers if each["way"] != here), answers[0])
     if answer.get("owner"):
         pids = {about["uid"]: about["pid"] for about in place.each("GET", "/v1/worker")}
         answer["pid"] = pids.get(answer["owner"])

@@ -121,7 +121,10 @@ def find(runtime_dir: str | None, pid: int | None, bases: Sequence[str] | None =
         if not places:
             raise NoServer(f"process {pid} is no server of sessionworkers, or not one of this user")
     if not places:
-        raise NoServer("no server runs (of this user; with a directory of its own, name it: --runtime-dir)")
+        raise NoServer(
+            "no server runs that can be asked (of this user, with two workers or more;"
+            " with a directory of its own, name it: --runtime-dir)"
+        )
     if len(places) > 1:
         found = ", ".join(place.path for place in places)
         raise NoServer(f"several servers run, name one with --runtime-dir or --pid: {found}")

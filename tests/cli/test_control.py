@@ -52,6 +52,7 @@ def test_status_sessions_and_explain(host: str) -> None:
 
         told = command(running, "explain", "-", given=f"GET /s/{sid}/n HTTP/1.1\r\nHost: x\r\n\r\n").stdout
         assert f"its worker is {pid}" in told and "path:/s/{id}" in told
+        assert told.startswith("carried to the worker that owns the session"), "whichever of them is asked first"
         told = command(running, "explain", "-", given="POST /s HTTP/1.1\r\nHost: x\r\n\r\n").stdout
         assert "placed (least-sessions)" in told and ("cannot move" in told) == (host == "gunicorn")
 
