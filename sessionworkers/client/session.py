@@ -54,6 +54,8 @@ class Client:
     def __init__(
         self, url: str, *, prefix: str = "/session", ssl: Any = None, headers: Mapping[str, str] | None = None
     ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} is no URL of a server: it begins with http:// or https://")
         self.url = url.rstrip("/")
         self._prefix = prefix
         self._transport = Transport(ssl=ssl, headers=headers)

@@ -53,8 +53,8 @@ class Client:
     """As `sessionworkers.client.Client`; arguments are the same."""
 
     def __init__(self, url: str, **options: Any) -> None:
+        self._client = asynchronous.Client(url, **options)  # first: it may refuse the URL
         self._loop = _Loop()
-        self._client = asynchronous.Client(url, **options)
         self.url = self._client.url
 
     def __enter__(self) -> Client:

@@ -10,9 +10,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from typing import Any
 
-from sessionworkers.client import Client, SessionClosed
+try:
+    from sessionworkers.client import Client, ClientError, SessionClosed
+except ImportError as error:
+    if __name__ != "__main__":
+        raise
+    sys.exit(str(error))  # names the extra to install
 
 
 async def poll(client: Client, epochs: int = 3) -> dict[str, Any]:
@@ -57,4 +63,9 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except (ClientError, ValueError) as error:
+        sys.exit(f"queue_client: {error}")
+    except KeyboardInterrupt:  # open sessions were ended on the way out
+        sys.exit(130)

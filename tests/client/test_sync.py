@@ -73,3 +73,10 @@ def test_a_closed_client_leaves_no_thread_and_says_so(api: Api) -> None:
     assert threading.active_count() == before
     with pytest.raises(RuntimeError):
         client.session()
+
+
+def test_what_is_no_url_is_refused_and_leaves_no_thread() -> None:
+    before = threading.active_count()
+    with pytest.raises(ValueError, match=r"'localhost:8000' is no URL of a server: it begins with http://"):
+        synchronous.Client("localhost:8000")
+    assert threading.active_count() == before

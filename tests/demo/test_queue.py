@@ -33,6 +33,13 @@ def cancelled(api: Api) -> int:
     return sum(found.values())
 
 
+def test_the_client_says_in_one_line_what_is_wrong() -> None:
+    line = [sys.executable, "-m", "sessionworkers.demo.queue_client", "127.0.0.1:8000"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert done.stderr == ("queue_client: '127.0.0.1:8000' is no URL of a server: it begins with http:// or https://\n")
+
+
 def test_a_job_is_polled_on_its_worker(api: Api) -> None:
     async def main() -> None:
         async with Client(api.server.url) as client:
