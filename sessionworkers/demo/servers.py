@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +21,8 @@ APP = "sessionworkers.demo.app:app"
 STARTED = "Application startup complete"  # uvicorn's words, one line per worker
 BOOT_TIMEOUT = 30.0
 STOP_TIMEOUT = 8.0
+HOME = "sessionworkers-demo-"
+JUST_MADE = 10.0  # seconds that a directory may go without its lock
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
 _PR_SET_PDEATHSIG = 1  # prctl(2), Linux
@@ -114,17 +118,43 @@ def serve(command: list[str], workers: int, environment: Mapping[str, str] | Non
     It leads a session of its own, so that Ctrl-C reaches this process alone, which then ends it. It runs in an empty
     directory: settings files of the caller's project are not the demo's.
     """
-    with tempfile.TemporaryDirectory(prefix="sessionworkers-demo-") as home:
+    with _home() as home:
         running: Running | None = None
         try:
             with _held_back():
-                running = _start(command, pathlib.Path(home), environment or {})
+                running = _start(command, home, environment or {})
             _wait(running, workers)
             yield running
         finally:
             if running is not None:
                 with _uninterrupted():
                     _stop(running)
+
+
+@contextlib.contextmanager
+def _home() -> Iterator[pathlib.Path]:
+    """An empty directory, locked while it is in use. Those that killed demos left behind go first."""
+    _sweep()
+    with tempfile.TemporaryDirectory(prefix=HOME) as home:
+        fd = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            yield pathlib.Path(home)
+        finally:
+            os.close(fd)
+
+
+def _sweep() -> None:
+    for path in pathlib.Path(tempfile.gettempdir()).glob(f"{HOME}*"):
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                about = os.fstat(fd)
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: in use
+                if about.st_uid == os.geteuid() and time.time() - about.st_mtime > JUST_MADE:
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(fd)
 
 
 def _ends_with_parent() -> None:

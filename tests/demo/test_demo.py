@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections import Counter
 
@@ -106,3 +108,25 @@ def test_a_server_that_cannot_start_is_told_in_words(monkeypatch: pytest.MonkeyP
     with pytest.raises(servers.DemoError, match="No module named"):
         with servers.serve([sys.executable, "-m", "sessionworkers.no_such_module"], 1):
             raise AssertionError("never up")
+
+
+def test_what_killed_demos_left_goes_at_the_next_start(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    old, used, young, other = (tmp_path / f"{servers.HOME}{name}" for name in ("old", "used", "young", "other"))
+    for path in (old, used, young):
+        path.mkdir()
+        (path / "log").write_text("Started")
+    other.symlink_to(ROOT)
+    for path in (old, used):
+        os.utime(path, (0, 0))
+    fd = os.open(used, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)  # as a demo that runs does
+        with servers._home() as home:
+            assert {path.name for path in tmp_path.iterdir()} == {used.name, young.name, other.name, home.name}
+            os.utime(home, (0, 0))
+            servers._sweep()
+            assert home.exists(), "its own is in use"
+    finally:
+        os.close(fd)
+    assert not home.exists()
