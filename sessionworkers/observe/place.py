@@ -119,7 +119,10 @@ def find(runtime_dir: str | None, pid: int | None, bases: Sequence[str] | None =
     if pid is not None:
         places = [place for place in places if pid in _pids(place)]
         if not places:
-            raise NoServer(f"process {pid} is no server of sessionworkers, or not one of this user")
+            raise NoServer(
+                f"process {pid} is no server that can be asked (of this user, with two workers or more;"
+                " with a directory of its own, name it: --runtime-dir)"
+            )
     if not places:
         raise NoServer(
             "no server runs that can be asked (of this user, with two workers or more;"
