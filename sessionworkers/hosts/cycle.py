@@ -28,6 +28,10 @@ from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 KNOWN: Final[dict[Callable[..., Any], str]] = {
     RequestResponseCycle.send: "abdd8601",
     HttpToolsProtocol.on_headers_complete: "1ea8589a",
+    HttpToolsProtocol.on_message_begin: "96d377fd",
+    HttpToolsProtocol.on_message_complete: "1fbad42d",
+    HttpToolsProtocol.on_body: "dba9c32a",
+    HttpToolsProtocol.data_received: "010a7ae5",
 }
 """What stands here in other words, with the beginnings of the SHA-256 of its source (uvicorn 0.53, 0.54)."""
 

@@ -20,6 +20,7 @@ from sessionworkers.affinity.found import Found
 from sessionworkers.hosts import raw
 from sessionworkers.hosts.cycle import Base
 from sessionworkers.hosts.handover import MOST_BYTES, Channel, Handover, let_go, shut
+from sessionworkers.hosts.heads import Heads, cycle_of
 from sessionworkers.hosts.joiner import Joiner
 from sessionworkers.worker.newcomers import PLACED
 
@@ -55,6 +56,7 @@ class SessionHttpToolsProtocol(Base):
     _follow = False
     _between = True  # no part of a request's body is outstanding
     _heads = 0  # heads that the present packet completed
+    _heads_known: Heads | None = None
     _chunk: bytes | None = None  # what a new owner would have to be told; None: more than one request, or none
     _begun: bytes | None = None  # the head that has come in part
     _moving: tuple[Channel, RequestResponseCycle | None] | None = None
@@ -73,17 +75,54 @@ class SessionHttpToolsProtocol(Base):
     ) -> None:
         Base.__init__(self, config, server_state, app_state, _loop)
         self.accepting = accepting = config.accepting
+        self._heads_known = config.heads
         self._follow = accepting is not None and accepting.handover is not None
 
     # requests
 
     def data_received(self, data: bytes) -> None:
+        heads = self._heads_known
+        if heads is None or not self._between or self.scope is not self._seen or self._begun is not None:
+            self._parse(data)
+            return
+        head, body = heads.get(data), b""
+        if head is None and data[:4] == b"POST":
+            found = heads.with_body(data)
+            if found is not None:
+                head, body = found
+        cycle = self.cycle
+        if head is None or (cycle is not None and not (cycle.response_complete and cycle.keep_alive)):
+            again = heads.seen(data)
+            self._heads = 0
+            self._parse(data)
+            if again and self._heads == 1 and self._between and self.scope is self._seen and self._keeps:
+                heads.keep(data, self.scope)
+            return
+        self._idle_since = 0.0
+        cycle = cycle_of(self, head, body)
+        self._seen = self.scope
+        if not self._follow:
+            self._start_asgi_task(cycle, self.app)
+            return
+        self._chunk, self._heads = data, 1
+        self._start_asgi_task(cycle, self.app)
+        if self._moving is not None:
+            self._move()
+        self._chunk = None
+
+    def _parse(self, data: bytes) -> None:
+        """Read what was not read before."""
         if self._follow:
             self._read(data)
         else:
             Base.data_received(self, data)
         if self._unopened is not None:
             self._open()
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether the head that was just parsed may stand for the next one like it."""
+        return self.cycle.keep_alive and self._moving is None and self.loop.get_task_factory() is None
 
     def _read(self, data: bytes) -> None:
         """Read on a connection that may be handed over."""
@@ -109,7 +148,9 @@ class SessionHttpToolsProtocol(Base):
         self._parsing = True
         Base.on_headers_complete(self)
         self._parsing = False
-        if not self.parser.should_upgrade():  # an upgrade replays the headers into the WebSocket protocol
+        if self.parser.should_upgrade():
+            self._heads_known = None  # the parser will not go on as it does otherwise
+        else:  # an upgrade replays the headers into the WebSocket protocol
             self.headers = []
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:

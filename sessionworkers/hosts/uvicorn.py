@@ -29,10 +29,11 @@ from uvicorn.logging import AccessFormatter
 from uvicorn.server import HANDLED_SIGNALS, ServerState
 
 from sessionworkers.errors import SessionworkersError
-from sessionworkers.hosts import raw
+from sessionworkers.hosts import cycle, raw
 from sessionworkers.hosts.cycle import QuickProxyHeaders
 from sessionworkers.hosts.drain import Draining
 from sessionworkers.hosts.handover import Handover
+from sessionworkers.hosts.heads import Heads
 from sessionworkers.hosts.protocol import replacement
 from sessionworkers.hosts.raw_owner import RawOwner
 from sessionworkers.manager.protocol import ManagerLink
@@ -59,6 +60,8 @@ class SessionConfig(uvicorn.Config):
     accepting: raw.Accepting | None = None
     """Carries requests to their owners as raw frames, where uvicorn's protocol allows it."""
     handover: Handover | None = None
+    heads: Heads | None = None
+    """Heads of requests that were parsed before, where uvicorn's code is known."""
     server: SessionServer
     """The server that was made for this configuration, and its state."""
     server_state: ServerState
@@ -95,6 +98,8 @@ class SessionConfig(uvicorn.Config):
                 log.info("Requests of other workers' sessions go by ASGI frames: %s", why_not)
             else:
                 self.accepting = raw.Accepting(self.worker.app, self)
+        if not why_not and cycle.known() and self.limit_concurrency is None:
+            self.heads = Heads()
         self.http_protocol_class = replacement(self.http_protocol_class, known=not why_not)
         self.lifespan_class = _lifespan(self.lifespan_class, self, self._local)
 

@@ -1,0 +1,214 @@
+"""A head that was parsed before is not parsed again, and the app cannot tell.
+
+Both protocols get the same packets, uvicorn's (with no trailers in the headers) as the measure, and an app that notes
+what it is given and spoils it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from sessionworkers.hosts import heads as module
+from sessionworkers.hosts.cycle import known
+from sessionworkers.hosts.heads import LONGEST, MOST, Heads
+from sessionworkers.hosts.protocol import PlainHttpToolsProtocol, SessionHttpToolsProtocol
+
+pytestmark = pytest.mark.skipif(not known(), reason="this uvicorn's protocol is another one, and is used as it is")
+
+
+def get(path: str = "/a?b=1", *lines: str, method: str = "GET", version: str = "1.1") -> bytes:
+    head = [f"{method} {path} HTTP/{version}", "Host: here", *lines, "", ""]
+    return "\r\n".join(head).encode("latin-1")
+
+
+def post(body: bytes, *lines: str, path: str = "/rpc", method: str = "POST") -> bytes:
+    return get(path, *lines, f"Content-Length: {len(body)}", method=method) + body
+
+
+KEPT = {
+    "a GET": get(),
+    "a cookie": get("/", "Cookie: sid=abc", "Accept: */*"),
+    "escapes in the path": get("/a%20b/%C3%A4?x=%20"),
+    "keep-alive in words": get("/", "Connection: Keep-Alive"),
+    "a name in capitals": get("/", "X-TOKEN: AbC", "x-token: two"),
+    "a POST": post(b'{"a": 1}'),
+    "a POST without a body": post(b""),
+    "a DELETE": get("/s/1", method="DELETE"),
+    "HEAD": get("/", method="HEAD"),
+}
+PARSED = {
+    "HTTP/1.0": get("/", version="1.0"),
+    "HTTP/1.0 kept alive": get("/", "Connection: keep-alive", version="1.0"),
+    "an upgrade to nothing known": get("/", "Connection: upgrade", "Upgrade: h2c"),
+    "connection: with more": get("/", "Connection: keep-alive, x"),
+    "expect": post(b"abc", "Expect: 100-continue"),
+    "chunked": get("/", "Transfer-Encoding: chunked", method="POST") + b"3\r\nabc\r\n0\r\n\r\n",
+    "trailers": get("/", "Transfer-Encoding: chunked", method="POST") + b"1\r\na\r\n0\r\nX-T: 1\r\n\r\n",
+    "a long head": get("/", "X-Long: " + "v" * LONGEST),
+    "a GET with a body": get("/", "Content-Length: 2") + b"hi",
+    "a PUT": post(b"abc", method="PUT"),
+    "a long body": post(b"x" * (module.MOST_BODY + 1)),
+}
+LAST = {
+    "connection: close": get("/", "Connection: close"),
+    "no HTTP": b"nonsense\r\n\r\n",
+    "a bad length": get("/", "Content-Length: many", method="POST") + b"abc",
+    "two lengths": get("/", "Content-Length: 1", "Content-Length: 2", method="POST") + b"ab",
+}
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.out = b""
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.out += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": ("127.0.0.1", 1234), "sockname": ("127.0.0.1", 80)}.get(name, default)
+
+    def set_protocol(self, protocol: Any) -> None: ...
+
+    pause_reading = resume_reading = abort = lambda self: None
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class App:
+    """Notes what it gets, and changes it."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while True:
+            event = await receive()
+            body += event.get("body", b"")
+            if not event.get("more_body"):
+                break
+        self.got.append(({**scope, "headers": list(scope["headers"]), "state": dict(scope["state"])}, body))
+        scope["headers"].append((b"x-spoiled", b"1"))
+        scope["path"] += "/spoiled"
+        scope["state"]["spoiled"] = True
+        scope["asgi"]["spoiled"] = True
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+async def run(protocol: Any, connections: list[list[bytes]], heads: Heads | None) -> list[Any]:
+    """What the app got and the client was answered; each packet waits for what the one before has caused."""
+    app, found = App(), []
+    config = Config(app, root_path="/root", log_level="critical")
+    config.load()
+    config.loaded_app = app
+    config.accepting = None  # type: ignore[attr-defined]
+    config.heads = heads  # type: ignore[attr-defined]
+    state = ServerState()
+    state.default_headers = [(b"server", b"x")]
+    for packets in connections:
+        transport = Transport()
+        served = protocol(config, state, {"from": "lifespan"}, asyncio.get_running_loop())
+        served.connection_made(transport)
+        for packet in packets:
+            if transport.closed:
+                break
+            served.data_received(packet)
+            for _ in range(8):
+                await asyncio.sleep(0)
+        closed = transport.closed
+        served.connection_lost(None)
+        found.append((transport.out, closed))
+    return [app.got, found]
+
+
+def same(connections: list[list[bytes]]) -> Heads:
+    """Runs them under both; the heads that were kept."""
+    heads = Heads()
+    theirs = asyncio.run(run(PlainHttpToolsProtocol, connections, None))
+    ours = asyncio.run(run(SessionHttpToolsProtocol, connections, heads))
+    assert ours == theirs
+    return heads
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_head_is_kept_at_its_second_sight(name: str) -> None:
+    packet = KEPT[name]
+    assert len(same([[packet]])) == 0
+    assert len(same([[packet] * 5])) == 1
+    assert len(same([[packet]] * 5)) == 1, "connections share them"
+
+
+@pytest.mark.parametrize("name", [*PARSED, *LAST])
+def test_what_means_more_than_its_bytes_is_parsed_each_time(name: str) -> None:
+    packet = {**PARSED, **LAST}[name]
+    kept = same([[packet] * 4, [get(), packet, get(), packet, get()], [packet]])
+    assert kept.get(packet) is None and kept.with_body(packet) is None and len(kept) <= 1
+
+
+def test_a_body_is_not_taken_for_granted() -> None:
+    """The same head with its body in another packet, cut short, or with more behind it."""
+    head, body = post(b"")[: -len("Content-Length: 0\r\n\r\n")] + b"Content-Length: 4\r\n\r\n", b"abcd"
+    whole = head + body
+    same([[whole, whole, whole, head, body, whole, head + b"ab", b"cd", whole, whole + get(), whole + whole, whole]])
+    bodied = get("/", "Content-Length: 2")
+    same([[bodied + b"hi"] * 3 + [bodied, b"ho", bodied + b"hi", get()]])
+
+
+def test_a_head_in_pieces_is_not_mistaken() -> None:
+    packet = get()
+    for cut in range(1, len(packet)):
+        same([[packet] * 3 + [packet[:cut], packet[cut:], packet, packet[:cut], packet[cut:] + packet, packet]])
+
+
+def test_a_head_within_a_body_is_not_mistaken() -> None:
+    inner = get()
+    outer = get("/", f"Content-Length: {len(inner)}", method="PUT")
+    same([[inner] * 3 + [outer, inner, inner]])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_order_and_any_cut(seed: int) -> None:
+    rng = random.Random(seed)
+    good = [*KEPT.values(), *(PARSED[each] for each in ("chunked", "trailers", "a GET with a body", "a PUT"))]
+    few = rng.sample(good, 5)
+    connections = []
+    for _ in range(4):
+        packets = rng.choices(few, k=30)
+        stream: list[bytes] = []
+        for packet in packets:
+            cut = rng.randrange(1, len(packet))
+            stream += rng.choice([[packet]] * 4 + [[packet[:cut], packet[cut:]]])
+            if rng.random() < 0.15 and len(stream) > 1:
+                stream[-2:] = [stream[-2] + stream[-1]]
+        connections.append(stream)
+    same(connections)
+
+
+def test_what_is_kept_is_bounded() -> None:
+    heads = Heads()
+    for number in range(3 * MOST):
+        packet = get(f"/{number}")
+        for _ in range(2):
+            if heads.seen(packet):
+                scope = {
+                    "method": "GET", "path": f"/{number}", "raw_path": b"", "query_string": b"", "http_version": "1.1",
+                    "headers": [(b"host", b"here")],
+                }  # fmt: skip
+                heads.keep(packet, scope)
+        assert len(heads) <= MOST and len(heads._once) <= 4 * MOST
+    assert heads.get(get(f"/{3 * MOST - 1}")) is not None
