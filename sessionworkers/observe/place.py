@@ -114,6 +114,8 @@ def find(runtime_dir: str | None, pid: int | None, bases: Sequence[str] | None =
         place = _look(runtime_dir)
         if place is None:
             raise NoServer(f"no server runs in {runtime_dir}")
+        if pid is not None and pid not in _pids(place):  # a directory may be shared, one asks for this server
+            raise NoServer(f"process {pid} is no part of the server that is asked in {runtime_dir}")
         return place
     places = [place for path in candidates(bases) if (place := _look(path)) is not None]
     if pid is not None:
@@ -158,7 +160,7 @@ def _look(path: str) -> Place | None:
 
 
 def _pids(place: Place) -> set[int]:
-    pids = {about[name] for about in place.each("GET", "/v1/worker") for name in ("pid", "parent")}
-    if place.managed:
-        pids.add(place.manager("GET", "/v1/status")["pid"])
-    return pids
+    if place.managed:  # others may share the directory: only its own
+        status = place.manager("GET", "/v1/status")
+        return {status["pid"], *(worker["pid"] for worker in status["workers"])}
+    return {about[name] for about in place.each("GET", "/v1/worker") for name in ("pid", "parent")}

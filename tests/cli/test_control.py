@@ -49,6 +49,9 @@ def test_status_sessions_and_explain(host: str) -> None:
         assert str(pid) in command(running, "sessions", "show", sid).stdout
         assert str(pid) in command(running, "sessions", "show", listed["sessions"][0]["name"]).stdout
         assert command(running, "sessions", "show", "0" * 32).returncode == 1
+        assert command(running, "status", "--pid", str(pid)).returncode == 0
+        other = command(running, "status", "--pid", str(os.getpid()))
+        assert other.returncode == 4 and "is no part of the server" in other.stderr, "where a directory is named, too"
 
         told = command(running, "explain", "-", given=f"GET /s/{sid}/n HTTP/1.1\r\nHost: x\r\n\r\n").stdout
         assert f"its worker is {pid}" in told and "path:/s/{id}" in told
