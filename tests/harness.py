@@ -19,6 +19,7 @@ import http.client
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -88,16 +89,17 @@ class Reply:
 
 
 def free_port() -> int:
-    """A TCP port that was free a moment ago, as was the next one, which the session API takes."""
+    """A TCP port that was free a moment ago, as was the next one, which the session API takes.
+
+    From below those that the system gives to clients: of these none is taken meanwhile, or still remembered.
+    """
+    clients = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(200):
-        with socket.socket() as sock, socket.socket() as following:
-            for each in (sock, following):  # as servers do: a port that only old connections remember is free
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(("127.0.0.1", 0))
-            port = int(sock.getsockname()[1])
-            with contextlib.suppress(OSError, OverflowError):
-                following.bind(("127.0.0.1", port + 1))
-                return port
+        port = random.randrange(clients // 3, clients - 1)
+        with socket.socket() as sock, socket.socket() as following, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            following.bind(("127.0.0.1", port + 1))
+            return port
     raise RuntimeError("no two free ports in a row")
 
 

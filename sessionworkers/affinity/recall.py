@@ -41,15 +41,23 @@ class Recall:
         for name in _ALWAYS:
             self._names[name] |= 1
 
-    def find(self, scope: Mapping[str, Any]) -> tuple[Key, Any]:
-        """The key of an HTTP request, and what is found in it: a `Found`, None or `UNKNOWN`."""
+    def key(self, scope: Mapping[str, Any]) -> Key:
+        """What finding a session in an HTTP request depends on."""
         names = self._names
-        key: Key = (
+        return (
             scope["method"],
             scope["path"],
             scope["query_string"],
             *[pair for pair in scope["headers"] if names[pair[0]]],
         )
+
+    def find(self, scope: Mapping[str, Any], key: Key | None = None) -> tuple[Key, Any]:
+        """The key of an HTTP request, and what is found in it: a `Found`, None or `UNKNOWN`.
+
+        ``key``: as `key` gives it, where that is known.
+        """
+        if key is None:
+            key = self.key(scope)
         found = self._known.get(key, UNKNOWN)
         auto = self._auto
         if found is None and auto is not None and auto.board.revision != self._revision:

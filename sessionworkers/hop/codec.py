@@ -191,6 +191,8 @@ read_head: Final = msgspec.msgpack.Decoder(Head).decode
 read_refusal: Final = msgspec.msgpack.Decoder(Refusal).decode
 read_event: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
+_OPEN_RAW: Final = bytes((0x90 + len(OpenRaw.__struct_fields__),))  # msgpack: an array of so many
+
 Frame = tuple[int, int, Any]
 """Kind, stream, payload: bytes, but a memoryview for a large piece of a raw reply, which is only passed on."""
 
@@ -201,6 +203,24 @@ def packed(kind: int, stream: int, body: object) -> bytes:
     if len(payload) > MAX_FRAME:
         raise FrameError(f"a frame of {len(payload)} bytes; at most {MAX_FRAME} may be sent")
     return _HEADER.pack(len(payload), kind, stream) + payload
+
+
+def packed_head(method: str, path: str, raw_path: bytes, query: bytes, headers: object) -> bytes:
+    """The part of an `OpenRaw` that a request's head decides, for `open_raw`. TypeError: msgpack cannot carry it."""
+    return b"".join(map(encode, (method, path, raw_path, query, headers)))
+
+
+def packed_peer(client: Address | None, server: Address | None, scheme: str) -> bytes:
+    """The part that the connection decides: of HTTP/1.1, and of a session that the head alone tells."""
+    return b"".join(map(encode, (client, server, scheme, "1.1", None)))
+
+
+def open_raw(stream: int, flags: int, head: bytes, peer: bytes, body: bytes) -> bytes:
+    """The frame of an `OpenRaw` in parts. FrameError: larger than a frame may be."""
+    payload = b"".join((_OPEN_RAW, encode(flags), head, peer, encode(body)))
+    if len(payload) > MAX_FRAME:
+        raise FrameError(f"a frame of {len(payload)} bytes; at most {MAX_FRAME} may be sent")
+    return _HEADER.pack(len(payload), OPEN_RAW, stream) + payload
 
 
 def bare(kind: int, stream: int) -> bytes:

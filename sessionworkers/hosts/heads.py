@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, NamedTuple
 
+from sessionworkers.affinity.recall import Key
+from sessionworkers.hop.codec import packed_head
 from sessionworkers.hosts.cycle import QuickCycle
 
 MOST: Final = 2_048
@@ -25,7 +27,10 @@ _MORE: Final = (b"transfer-encoding", b"expect", b"upgrade")
 
 
 class Head(NamedTuple):
-    """A request's head, parsed. ``length``: of the body that follows; 0 if there is none."""
+    """A request's head, parsed. ``length``: of the body that follows; 0 if there is none.
+
+    ``key`` is the router's for it, ``packed`` its part of a raw frame.
+    """
 
     method: str
     path: str
@@ -33,6 +38,8 @@ class Head(NamedTuple):
     query: bytes
     headers: tuple[tuple[bytes, bytes], ...]
     length: int
+    key: Key | None
+    packed: bytes
 
 
 class Heads:
@@ -73,8 +80,8 @@ class Heads:
         self._once.add(mark)
         return False
 
-    def keep(self, data: bytes, scope: Any) -> None:
-        """``data`` is one request, which the parser made ``scope`` of."""
+    def keep(self, data: bytes, scope: Any, key: Key | None = None) -> None:
+        """``data`` is one request, which the parser made ``scope`` of; ``key`` is the router's for it."""
         end = data.find(_END) + 4
         length = len(data) - end
         headers = tuple(scope["headers"])
@@ -90,9 +97,8 @@ class Heads:
             self._bodiless.clear()
             self._bodied.clear()
         known = self._bodied if length else self._bodiless
-        known[data[:end]] = Head(
-            scope["method"], scope["path"], scope["raw_path"], scope["query_string"], headers, length
-        )
+        parts = (scope["method"], scope["path"], scope["raw_path"], scope["query_string"], headers)
+        known[data[:end]] = Head(*parts, length, key, packed_head(*parts))
 
 
 def cycle_of(protocol: Any, head: Head, body: bytes) -> QuickCycle:

@@ -20,7 +20,7 @@ from sessionworkers.affinity.found import Found
 from sessionworkers.hosts import raw
 from sessionworkers.hosts.cycle import Base
 from sessionworkers.hosts.handover import MOST_BYTES, Channel, Handover, let_go, shut
-from sessionworkers.hosts.heads import Heads, cycle_of
+from sessionworkers.hosts.heads import Head, Heads, cycle_of
 from sessionworkers.hosts.joiner import Joiner
 from sessionworkers.worker.newcomers import PLACED
 
@@ -57,6 +57,10 @@ class SessionHttpToolsProtocol(Base):
     _between = True  # no part of a request's body is outstanding
     _heads = 0  # heads that the present packet completed
     _heads_known: Heads | None = None
+    head: Head | None = None
+    """The head that is being gone on with, if it was parsed before."""
+    peer: bytes | None = None
+    """`hop.codec.packed_peer` of this connection, once it was asked for."""
     _chunk: bytes | None = None  # what a new owner would have to be told; None: more than one request, or none
     _begun: bytes | None = None  # the head that has come in part
     _moving: tuple[Channel, RequestResponseCycle | None] | None = None
@@ -96,16 +100,18 @@ class SessionHttpToolsProtocol(Base):
             self._heads = 0
             self._parse(data)
             if again and self._heads == 1 and self._between and self.scope is self._seen and self._keeps:
-                heads.keep(data, self.scope)
+                scope: Any = self.scope
+                accepting = self.accepting
+                heads.keep(data, scope, accepting.router.key(scope) if accepting is not None else None)
             return
         self._idle_since = 0.0
         cycle = cycle_of(self, head, body)
         self._seen = self.scope
-        if not self._follow:
-            self._start_asgi_task(cycle, self.app)
-            return
-        self._chunk, self._heads = data, 1
+        self.head = head
+        if self._follow:
+            self._chunk, self._heads = data, 1
         self._start_asgi_task(cycle, self.app)
+        self.head = None
         if self._moving is not None:
             self._move()
         self._chunk = None
@@ -157,7 +163,8 @@ class SessionHttpToolsProtocol(Base):
         accepting = self.accepting
         if accepting is not None and app is self.app:
             scope: Any = cycle.scope
-            choice = accepting.router.elsewhere(scope)
+            head = self.head
+            choice = accepting.router.elsewhere(scope, None if head is None else head.key)
             if choice is not None:
                 if accepting.handover is not None and self._moves(choice, scope, cycle):
                     return

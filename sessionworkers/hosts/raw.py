@@ -36,7 +36,9 @@ from sessionworkers.hop.codec import (
     RAW_KEEP,
     REFUSE,
     header,
+    open_raw,
     packed,
+    packed_peer,
     read_credit,
     read_refusal,
 )
@@ -190,22 +192,25 @@ class Remote(Stream):
         link = self.link
         found = self.found
         number = link.number()
-        head = (  # an `OpenRaw`, without making one
-            flags,
-            scope["method"],
-            scope["path"],
-            scope["raw_path"],
-            scope["query_string"],
-            scope["headers"],
-            scope["client"],
-            scope["server"],
-            scope["scheme"],
-            scope["http_version"],
-            None if found.recalled else self.accepting.router.meta(found),
-            body,
-        )
         try:
-            frame = packed(OPEN_RAW, number, head)
+            frame = self._again(number, flags, body) or packed(
+                OPEN_RAW,
+                number,
+                (  # an `OpenRaw`, without making one
+                    flags,
+                    scope["method"],
+                    scope["path"],
+                    scope["raw_path"],
+                    scope["query_string"],
+                    scope["headers"],
+                    scope["client"],
+                    scope["server"],
+                    scope["scheme"],
+                    scope["http_version"],
+                    None if found.recalled else self.accepting.router.meta(found),
+                    body,
+                ),
+            )
         except (FrameError, TypeError, ValueError, OverflowError):
             return False
         self.id = number
@@ -220,6 +225,17 @@ class Remote(Stream):
             self._taken = []
             link.write_all([frame, *self._pieces()])
         return True
+
+    def _again(self, number: int, flags: int, body: bytes) -> bytes | None:
+        """The frame, where most of it was packed before."""
+        protocol = self.protocol
+        head = protocol.head
+        if head is None or not self.found.recalled:
+            return None
+        peer = protocol.peer
+        if peer is None:
+            peer = protocol.peer = packed_peer(protocol.client, protocol.server, protocol.scheme or "http")
+        return open_raw(number, flags, head.packed, peer, body)
 
     # the request's body
     def pump(self) -> None:

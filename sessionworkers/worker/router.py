@@ -126,7 +126,11 @@ class Router:
             return serve_known(self.ledger, record, found, scope, receive, send)
         return self._answered(scope, receive, send, RequestView.from_scope(scope), found)
 
-    def elsewhere(self, scope: Scope) -> tuple[Found, str] | None:
+    def key(self, scope: Scope) -> Key | None:
+        """For `elsewhere`, to be kept with the head of an HTTP request."""
+        return None if self._recall is None else self._recall.key(scope)
+
+    def elsewhere(self, scope: Scope, key: Key | None = None) -> tuple[Found, str] | None:
         """The session of an HTTP request and its owner, if that is another worker and no more has to be thought over.
 
         For hosts that can carry a request before it becomes an ASGI call; all else takes the usual way.
@@ -134,11 +138,10 @@ class Router:
         recall = self._recall
         if recall is None or self.links is None:
             return None
-        key: Key = ()
         found: Any = UNKNOWN
         http = scope["type"] == "http"
         if http:
-            key, found = recall.find(scope)
+            key, found = recall.find(scope, key)
             if found is None:
                 return None
         if found is UNKNOWN:
@@ -148,7 +151,7 @@ class Router:
             found = self.rules.find(request)
             if isinstance(found, NeedBody):
                 return None
-            if http:
+            if key is not None:
                 recall.note(key, request, found)
         try:
             if found is not None and found.candidates:

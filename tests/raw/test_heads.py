@@ -14,6 +14,7 @@ import pytest
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from sessionworkers.hop.codec import OPEN_RAW, open_raw, packed, packed_head, packed_peer, read_raw
 from sessionworkers.hosts import heads as module
 from sessionworkers.hosts.cycle import known
 from sessionworkers.hosts.heads import LONGEST, MOST, Heads
@@ -212,3 +213,16 @@ def test_what_is_kept_is_bounded() -> None:
                 heads.keep(packet, scope)
         assert len(heads) <= MOST and len(heads._once) <= 4 * MOST
     assert heads.get(get(f"/{3 * MOST - 1}")) is not None
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"x" * 70_000])
+def test_the_frame_in_parts_is_the_frame(body: bytes) -> None:
+    headers = ((b"host", b"here"), (b"cookie", b"sid=\xff" + b"a" * 40))
+    head = ("POST", "/ä/b", b"/%C3%A4/b", b"q=1", headers)
+    for client, server in ((("127.0.0.1", 54321), ("::1", 80)), (None, ("/run/app.sock", None))):
+        whole = (3, *head, client, server, "http", "1.1", None, body)
+        assert open_raw(7, 3, packed_head(*head), packed_peer(client, server, "http"), body) == packed(
+            OPEN_RAW, 7, whole
+        )
+        read = read_raw(packed(OPEN_RAW, 7, whole)[9:])
+        assert (read.method, read.path, read.headers, read.body) == ("POST", "/ä/b", list(headers), body)
