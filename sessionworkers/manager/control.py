@@ -35,7 +35,10 @@ class _Client:
 
 
 class ControlSocket:
-    """Listens at ``path``; each request goes to ``handler``. ``poll`` is the manager's."""
+    """Listens at ``path``; each request goes to ``handler``. ``poll`` is the manager's.
+
+    Servers may share a directory. The last to come has the path then, and `displaced` is True.
+    """
 
     def __init__(self, path: str, handler: Callable[[Request], Answer], poll: select.poll) -> None:
         self.path = path
@@ -43,14 +46,16 @@ class ControlSocket:
         self._poll = poll
         self._clients: dict[int, _Client] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.displaced = _answers(path)
         try:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # of a server that was killed; the directory is ours alone
+                os.unlink(path)  # of a server that was killed, or that shares the directory
             os.fchmod(self._listener.fileno(), 0o600)  # the path gets the socket's mode, less the umask
             self._listener.bind(path)
             os.chmod(path, 0o600)  # where the kernel ignores that; the directory lets nobody else in
             self._listener.listen(16)
             self._listener.setblocking(False)
+            self._made = _identity(path)
         except OSError:
             self._listener.close()
             raise
@@ -77,7 +82,8 @@ class ControlSocket:
         self._poll.unregister(self._listener)
         self._listener.close()
         with contextlib.suppress(OSError):
-            os.unlink(self.path)
+            if _identity(self.path) == self._made:  # not another server's by now
+                os.unlink(self.path)
 
     def _accept(self) -> None:
         try:
@@ -126,3 +132,19 @@ class ControlSocket:
         with contextlib.suppress(KeyError):
             self._poll.unregister(client.sock)
         client.sock.close()
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
+
+
+def _answers(path: str) -> bool:
+    """True if a server that lives listens there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(1.0)
+        try:
+            sock.connect(path)
+        except OSError:
+            return False
+    return True

@@ -121,6 +121,11 @@ class Manager:
             try:
                 path = os.path.join(self._runtime.path, NAME)
                 self._control = ControlSocket(path, self._answer, self._poll)
+                if self._control.displaced:
+                    logger.warning(
+                        "Another server runs in %s: commands (status, reload, stop …) reach this one alone",
+                        self._runtime.path,
+                    )
             except OSError as error:
                 logger.warning("No control socket: %s", error)
         try:

@@ -162,6 +162,19 @@ def test_the_socket_is_private_serves_and_goes(tmp_path: pathlib.Path) -> None:
     assert not os.path.exists(path)
 
 
+def test_of_two_in_one_directory_the_later_has_the_path(tmp_path: pathlib.Path) -> None:
+    path, poll = str(tmp_path / "control"), select.poll()
+    first = ControlSocket(path, lambda request: (200, {}), poll)
+    second = ControlSocket(path, lambda request: (200, {}), poll)
+    try:
+        assert (first.displaced, second.displaced) == (False, True)
+    finally:
+        first.close()
+        assert os.path.exists(path), "it is the second's by now"
+        second.close()
+    assert not os.path.exists(path)
+
+
 def serve(control: ControlSocket, poll: select.poll) -> None:
     while ready := poll.poll(50):
         for fd, _ in ready:
