@@ -5,6 +5,7 @@ A rule set leaves one bit per rule, in the rules' order; only the rules whose bi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from sessionworkers.affinity.carriers import may_have_json
@@ -44,7 +45,17 @@ class HeaderBits(dict[bytes, int]):
 class RequestInterest:
     """Bit ``1 << n`` stands for rule ``n``; ``session`` for a session-like header, if ``auto`` wants to know."""
 
-    __slots__ = ("_bodies", "_body_paths", "_headers", "_paths", "_queries", "_query_bits", "rules", "session")
+    __slots__ = (
+        "_bodies",
+        "_body_paths",
+        "_headers",
+        "_lookout",
+        "_paths",
+        "_queries",
+        "_query_bits",
+        "rules",
+        "session",
+    )
 
     def __init__(self, rules: Sequence[Rule], auto: bool) -> None:
         self.rules = (1 << len(rules)) - 1
@@ -82,12 +93,22 @@ class RequestInterest:
             self._query_bits |= bits
         self._paths = tuple(paths.items())
         self._body_paths = tuple(body_paths.items())
+        self._lookout = re.compile(b"|".join(map(re.escape, (*queries, b"%")))).search
 
     def names(self) -> HeaderBits:
         """A copy of the header names that matter."""
         copy = HeaderBits(self._headers.prefixes, self._headers.session_bit)
         copy.update(self._headers)
         return copy
+
+    def only_headers(self, path: str, query: bytes) -> bool:
+        """True if nothing in the path or query of a request without body concerns any rule."""
+        if query and self._lookout(query) is not None:
+            return False
+        for needle, _ in self._paths:  # noqa: SIM110 - twice as quick as all()
+            if needle in path:
+                return False
+        return True
 
     def look(self, request: RequestView) -> int:
         """The bits of ``request``. Never misses a rule that applies."""

@@ -4,6 +4,9 @@ The clients of a session send the same cookie or header on every request, to few
 request depends on its method, path, query, the header lines that rules or `auto` read, and on what announces its body;
 those together are a key, and what was found under it stands until it is displaced. Only answers that depend on nothing
 else are kept: no body was needed, no clock (a signed cookie runs out), no other session named.
+
+Where a session's ID stands in a header the rest of its GETs differ in nothing that matters, though each may have a path
+and query of its own: then the header lines alone are the key.
 """
 
 from __future__ import annotations
@@ -30,13 +33,15 @@ _ALWAYS: Final = (b"cookie", b"content-type", b"content-length", b"transfer-enco
 class Recall:
     """The memory of one `RuleSet`."""
 
-    __slots__ = ("_auto", "_known", "_names", "_revision", "_rules")
+    __slots__ = ("_auto", "_by_headers", "_known", "_names", "_only_headers", "_revision", "_rules")
 
     def __init__(self, rules: RuleSet) -> None:
         self._rules = rules
         self._auto = rules.auto
         self._revision = -1
         self._known: dict[Key, Found | None] = {}
+        self._by_headers: dict[Key, Found] = {}
+        self._only_headers = rules.interest.only_headers
         self._names = rules.interest.names()
         for name in _ALWAYS:
             self._names[name] |= 1
@@ -59,6 +64,12 @@ class Recall:
         if key is None:
             key = self.key(scope)
         found = self._known.get(key, UNKNOWN)
+        if found is UNKNOWN:
+            if key[0] == "GET" and self._by_headers:
+                by_headers = self._by_headers.get(key[3:])
+                if by_headers is not None and self._only_headers(key[1], key[2]):
+                    return key, by_headers
+            return key, UNKNOWN
         auto = self._auto
         if found is None and auto is not None and auto.board.revision != self._revision:
             return key, UNKNOWN
@@ -81,6 +92,11 @@ class Recall:
             self._known.clear()
         if found is not None:
             found.recalled = True
+            if found.rule.name in self._rules.by_headers and key[0] == "GET" and self._only_headers(key[1], key[2]):
+                if len(self._by_headers) >= MOST:
+                    self._by_headers.clear()
+                self._by_headers[key[3:]] = found
+                return
         self._known[key] = found
 
 

@@ -6,7 +6,7 @@ the rules that may apply: none on most requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sessionworkers.affinity.auto import Auto
 from sessionworkers.affinity.examine import Examiner, by_head
@@ -49,7 +49,18 @@ class RuleSet:
         }
         self.messages = auto is not None or len(self.head_learners) < len(self.learners)
         self.reply_interest = ReplyInterest([learner for _, learner in self.learners], auto is not None)
+        self.by_headers = frozenset(self._by_headers())
+        """Names of the rules for which headers decide alone, where nothing in path and query concerns any rule."""
         self._limits = {rule.name: max([MAX_ID, *_limits(rule)]) for rule in self.rules}
+
+    def _by_headers(self) -> Iterator[str]:
+        if self._off or any(rule.only for _, rule, _ in self._clients):
+            return
+        for rule in self.rules:
+            if rule.only:
+                return  # it comes first for some paths, and not for others
+            if not rule.starts and not rule.ends:
+                yield rule.name
 
     # requests
 

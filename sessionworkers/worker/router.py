@@ -27,6 +27,7 @@ from sessionworkers.affinity.ruleset import Found, NeedBody
 from sessionworkers.affinity.views import RequestView
 from sessionworkers.errors import AppFailed, HopBroken, HopError, NotMine, OwnerBusy, OwnerGone, StoreUnavailable
 from sessionworkers.ledger.answers import Refused, app_failed, gone, refuse
+from sessionworkers.ledger.book import Record
 from sessionworkers.ledger.elsewhere import Elsewhere
 from sessionworkers.ledger.known import serve_known
 from sessionworkers.ledger.ledger import Ledger, Receive, Scope, Send
@@ -190,6 +191,10 @@ class Router:
                     if found is UNKNOWN:
                         found = decode({}, self.rules, request)
                         self._recall.note(key, request, found)
+                        record = self._held(found)
+                        if record is not None:
+                            await serve_known(self.ledger, record, found, scope, receive, send)
+                            return
                 if found is not None:
                     note_route(found, "hop")
                 try:
@@ -200,6 +205,10 @@ class Router:
                 await self._found(scope, receive, send, request, decided)
         except Refused as refused:
             await refuse(scope, send, refused)
+
+    def _held(self, found: Found | None) -> Record | None:
+        """The session of this worker that a plain request names."""
+        return self.ledger.book.get(found.primary.key) if found is not None and plain(found) else None
 
     async def _route(self, scope: Scope, receive: Receive, send: Send, key: Key | None) -> None:
         if scope["type"] not in ("http", "websocket"):  # 1
@@ -227,6 +236,11 @@ class Router:
                 raise AssertionError("a rule asked for a body that was read")
         elif key is not None and self._recall is not None:
             self._recall.note(key, request, found)
+            record = self._held(found)
+            if record is not None and found is not None:
+                note_route(found, "here")
+                await serve_known(self.ledger, record, found, scope, receive, send)
+                return
         if found is not None and found.candidates:  # 3
             found = self._choose(found)
         await self._answered(scope, receive, send, request, found)
