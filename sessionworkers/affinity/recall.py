@@ -75,15 +75,15 @@ class Recall:
             return key, UNKNOWN
         return key, found
 
-    def note(self, key: Key, request: RequestView, found: Found | None) -> None:
-        """Keep that ``found`` is in ``request``, whose body was not read, if it will be the next time too."""
+    def note(self, key: Key, request: RequestView, found: Found | None) -> bool:
+        """Keep that ``found`` is in ``request``, whose body was not read; False if it may be another the next time."""
         if found is not None:
             if not plain(found) or getattr(found.rule.carriers[found.primary.carrier], "secrets", None):
-                return
+                return False
         elif self._rules.start_without_id(request) is not None:
-            return
+            return False
         if sum(len(part) if isinstance(part, (str, bytes)) else len(part[1]) for part in key) > MOST_BYTES:
-            return
+            return False
         auto = self._auto
         if auto is not None and auto.board.revision != self._revision:
             self._known.clear()
@@ -96,8 +96,9 @@ class Recall:
                 if len(self._by_headers) >= MOST:
                     self._by_headers.clear()
                 self._by_headers[key[3:]] = found
-                return
+                return True
         self._known[key] = found
+        return True
 
 
 def plain(found: Found) -> bool:

@@ -44,7 +44,8 @@ CACHE_SIZE = 65_536
 
 DECIDED = "sessionworkers.decided"
 """Key of an ASGI scope by which the host tells the router what is decided already; the app never sees it. A pair
-of `Found` and record: the session is here."""
+of `Found` and record: the session is here; of None and None: the request names none, and begins none."""
+_NO_SESSION = (None, None)
 
 
 class Carried:
@@ -99,7 +100,10 @@ class Router:
         decided = scope.pop(DECIDED, None)
         if type(decided) is tuple:
             found, record = decided
-            if found.primary.key in record.keys:  # it may have run out meanwhile
+            if found is None:
+                if self._recall is not None:
+                    return serve_known(self.ledger, None, None, scope, receive, send)
+            elif found.primary.key in record.keys:  # it may have run out meanwhile
                 note_route(found, "here")
                 return serve_known(self.ledger, record, found, scope, receive, send)
             decided = None
@@ -144,6 +148,7 @@ class Router:
         if http:
             key, found = recall.find(scope, key)
             if found is None:
+                scope[DECIDED] = _NO_SESSION
                 return None
         if found is UNKNOWN:
             request = RequestView.from_scope(scope)
@@ -152,8 +157,8 @@ class Router:
             found = self.rules.find(request)
             if isinstance(found, NeedBody):
                 return None
-            if key is not None:
-                recall.note(key, request, found)
+            if key is not None and recall.note(key, request, found) and found is None:
+                scope[DECIDED] = _NO_SESSION
         try:
             if found is not None and found.candidates:
                 found = self._choose(found)

@@ -119,6 +119,18 @@ def test_what_was_decided_before_a_drain_began_holds() -> None:
     asyncio.run(main())
 
 
+def test_a_request_of_no_session_is_thought_over_again_once_a_drain_began() -> None:
+    async def main() -> None:
+        kit = Kit()
+        assert (await kit.ask(**{DECIDED: (None, None)}))[0]["status"] == 200
+        kit.router.think()
+        assert (await kit.ask(**{DECIDED: (None, None)}))[0]["status"] == 200
+        record = kit.ledger.book.get(claim_key("mine", SID))
+        assert record is not None and record.requests == 1, "it does name one, which is seen only by who looks"
+
+    asyncio.run(main())
+
+
 def test_recall_knows_what_matters() -> None:
     rules = RuleSet([parse_rule("cookie:sid mint=client", "mine"), parse_rule("path:/v1/jobs/{id}", "jobs")])
     recall = Recall(rules)
