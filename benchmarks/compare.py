@@ -77,7 +77,9 @@ def scenarios(workers: int) -> list[Scenario]:
     foreign = (plain, again, local, frames, raw, shipped, nginx, haproxy)
     found = [
         Scenario("one", "one kept-alive connection", one, foreign),
+        Scenario("varied", "one kept-alive connection, each request with a query of its own", (*one, "-Q"), foreign),
         Scenario("random", "32 connections, a random session per request", ("-c", "32", "-m", "rand"), mixed),
+        Scenario("queries", "the same, each request with a query of its own", ("-c", "32", "-m", "rand", "-Q"), mixed),
         Scenario("sticky", "32 connections, one session each", ("-c", "32", "-m", "sticky"), mixed),
         Scenario("new", "a new connection per request", (*one, "-r", "1"), foreign),
         Scenario("rate", "3,000 requests a second, 32 connections", ("-c", "32", "-t", "10600"), foreign),
@@ -178,7 +180,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--workers", type=int, default=2, help="workers of every set-up (2)")
     parser.add_argument("--rounds", type=int, default=9, help="rounds per scenario (9)")
     parser.add_argument("--slot", type=float, default=0.5, help="seconds per slot (0.5)")
-    parser.add_argument("--only", nargs="*", default=[], help="scenarios: one random sticky new rate big upload …")
+    parser.add_argument("--only", nargs="*", default=[], help="scenarios: one varied random queries sticky new …")
     parser.add_argument("--setups", nargs="*", default=[], help="plain spread shipped raw frames nginx haproxy")
     parser.add_argument("--app", default="app", choices=("app", "starlette"))
     parser.add_argument("--loop", default="auto", choices=("auto", "asyncio", "uvloop"))

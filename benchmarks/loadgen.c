@@ -1,11 +1,11 @@
 // Closed-loop HTTP/1.1 and WebSocket load generator: one thread, epoll, every reply checked.
 //
 //   loadgen -p PORT -f SIDS [-c CONNECTIONS] [-d SECONDS] [-w WARM-UP] [-m sticky|alt|rand] [-P path] [-A accept]
-//           [-B upload bytes] [-r requests per connection] [-t mean think time, us] [-S seed] [-W]
+//           [-B upload bytes] [-r requests per connection] [-t mean think time, us] [-S seed] [-W] [-Q]
 //
 // SIDS is a file with one session ID a line; the second character of an ID is the number of the worker that owns it.
 // -m sticky keeps one session per connection, alt takes them in turn, rand draws one per request. -W: WebSocket, one
-// text message there and back counts as a request. Checked: status 200, and for replies that name them the session and
+// text message there and back counts as a request. -Q gives each request a query of its own. Checked: status 200, and for replies that name them the session and
 // "worker": N. Prints one JSON line; times in microseconds.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -34,7 +34,7 @@ typedef struct {
     char buffer[BUFFER];
 } conn;
 
-static int port = 8000, connections = 1, sids = 0, upload = 0, websocket = 0, seed = 1, poller;
+static int port = 8000, connections = 1, sids = 0, upload = 0, websocket = 0, queries = 0, seed = 1, poller;
 static double seconds = 2, warm = 0.3, think = 0;
 static const char *mode = "sticky", *path = "/", *accepts = "application/json";
 static long per_connection = 0, errors = 0, wrong = 0, redials = 0, times = 0;
@@ -77,7 +77,8 @@ static void send_all(int fd, const char *data, int size) {
 }
 
 static void fire(conn *c) {
-    static char head[4096];
+    static char head[4096], query[32];
+    static long count = 0;
     int n;
     c->length = 0;
     if (websocket && c->open) {
@@ -91,8 +92,9 @@ static void fire(conn *c) {
     else if (mode[0] == 'a') c->sid = (c->number + c->requests) % sids;
     else c->sid = rand() % sids;
     c->requests++;
-    n = sprintf(head, "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: loadgen\r\nAccept: %s\r\nCookie: theme=dark; sid=%s\r\n",
-                upload ? "POST" : "GET", path, accepts, sid[c->sid]);
+    if (queries) sprintf(query, "?n=%ld", ++count);
+    n = sprintf(head, "%s %s%s HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: loadgen\r\nAccept: %s\r\nCookie: theme=dark; sid=%s\r\n",
+                upload ? "POST" : "GET", path, query, accepts, sid[c->sid]);
     if (upload) n += sprintf(head + n, "Content-Type: application/octet-stream\r\nContent-Length: %d\r\n", upload);
     if (websocket)
         n += sprintf(head + n, "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -155,7 +157,7 @@ static int by_size(const void *a, const void *b) {
 int main(int n, char **v) {
     int o;
     const char *file = 0;
-    while ((o = getopt(n, v, "p:c:d:w:m:f:P:A:B:r:S:t:W")) != -1) switch (o) {
+    while ((o = getopt(n, v, "p:c:d:w:m:f:P:A:B:r:S:t:WQ")) != -1) switch (o) {
         case 'p': port = atoi(optarg); break;
         case 'c': connections = atoi(optarg); break;
         case 'd': seconds = atof(optarg); break;
@@ -169,6 +171,7 @@ int main(int n, char **v) {
         case 'S': seed = atoi(optarg); break;
         case 't': think = atof(optarg); break;
         case 'W': websocket = 1; break;
+        case 'Q': queries = 1; break;
         default: return 2;
     }
     signal(SIGPIPE, SIG_IGN);
