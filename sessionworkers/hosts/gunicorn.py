@@ -1,8 +1,9 @@
 """The worker class for gunicorn: ``gunicorn -k sessionworkers.Worker``.
 
 uvicorn-worker's class with sessions, and with what it lacks (all seen with gunicorn 27): a heartbeat by monotonic time
-that goes on while the worker stops, an end when the arbiter is gone, `graceful_timeout` honoured, QUIT that is quick,
-``--reload`` that reloads, and a failure to start that is a boot error (exit 3) instead of a respawn loop.
+that goes on while the worker stops, an end when the arbiter is gone, `graceful_timeout` honoured, QUIT that is quick
+(and still runs the app's own shutdown), ``--reload`` that reloads, and a failure to start that is a boot error (exit 3)
+instead of a respawn loop.
 
 The constructor runs in the arbiter, before fork: there the runtime directory is made, once. The identity is made in
 `run`, after fork.
@@ -43,6 +44,16 @@ GUNICORN_KEEP_ALIVE = 2
 SHUTDOWN_MARGIN = 2
 """Seconds between our graceful end and the arbiter's SIGKILL, for close callbacks and the app's own shutdown."""
 
+QUIT_GRACE = 1.5
+"""Seconds from QUIT that the app's own shutdown gets. Less than the two after which the arbiter kills a worker that had
+got TERM before."""
+
+QUIT_LIMIT = 2 * QUIT_GRACE
+"""Seconds from QUIT after which the process ends hard: the app holds the loop up, or refuses to be cancelled."""
+
+LAST_WORDS = 0.2
+"""Seconds that requests have to end when their connections were cut; then they are cancelled."""
+
 ARBITER_FILE = "arbiter.pid"
 """In the runtime directory: the pid of the arbiter that made it, by which the arbiter of a USR2 re-exec finds it."""
 
@@ -56,7 +67,7 @@ class Worker(UvicornWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.settings, self.runtime = _prepare(self.cfg, self.log)
-        self._server: SessionServer | None = None
+        self._server: ArbitersServer | None = None
         self._local: socket.socket | None = None
 
     def load_wsgi(self) -> None:
@@ -73,12 +84,17 @@ class Worker(UvicornWorker):
         signal.signal(signal.SIGQUIT, self.handle_quit)
 
     def handle_quit(self, sig: int, frame: Any) -> None:
-        """QUIT, and INT at the arbiter: stop now, waiting for nothing."""
+        """QUIT, and INT at the arbiter: stop now. All that is waited for is the app's own shutdown, not for long."""
         self.alive = False
         if self._server is None:
             sys.exit(0)
-        self._server.should_exit = True
-        self._server.force_exit = True
+        signal.signal(signal.SIGALRM, self._leave)
+        signal.setitimer(signal.ITIMER_REAL, QUIT_LIMIT)
+        self._server.quit()
+
+    def _leave(self, sig: int, frame: Any) -> None:
+        self.log.warning("The app does not end within %g s; this worker leaves", QUIT_LIMIT)
+        os._exit(0)
 
     def run(self) -> None:
         """Serve until the arbiter says stop. Exits 3 if the worker could not start."""
@@ -87,6 +103,8 @@ class Worker(UvicornWorker):
         except SessionworkersError as error:
             self.log.error("%s", error)
             sys.exit(Arbiter.WORKER_BOOT_ERROR)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         if self._server is None or not self._server.started:
             sys.exit(Arbiter.WORKER_BOOT_ERROR)
 
@@ -145,6 +163,7 @@ class ArbitersServer(SessionServer):
         self.waits = config.settings.shutdown_timeout is not None
         self._ppid = ppid
         self._grace = grace
+        self._quit = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -156,6 +175,38 @@ class ArbitersServer(SessionServer):
             self.handle_exit(sig, frame)
             return
         asyncio.get_running_loop().call_soon_threadsafe(self.draining.begin, float(self._grace))
+
+    def quit(self) -> None:
+        """Cut what is open and shut the app down, now. For a signal handler."""
+        self.should_exit = True
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
+            asyncio.get_running_loop().call_soon_threadsafe(self._quit.set)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        cutting = asyncio.create_task(self._cut_at_quit(), name="sessionworkers-quit")
+        try:
+            await super().shutdown(sockets)
+        finally:
+            cutting.cancel()
+
+    async def _cut_at_quit(self) -> None:
+        """uvicorn's shutdown waits for connections and requests: they end here, and it goes on to the app's own."""
+        await self._quit.wait()
+        self.lifespan.hurry(QUIT_GRACE)
+        await asyncio.sleep(0.05)  # WebSockets have just been told 1012
+        state = self.server_state
+        for connection in list(state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
+        tasks = set(state.tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=LAST_WORDS)
+        state.connections.clear()
+        state.tasks.clear()  # what is left of them does not let itself be cancelled
 
     @property
     def _replaceable(self) -> bool:

@@ -149,6 +149,8 @@ def _lifespan(base: Any, config: SessionConfig, local: socket.socket | None) -> 
 
     class SessionLifespan(base):  # type: ignore[misc]
         should_exit: bool
+        _closing: asyncio.Task[None] | None = None
+        _hurried = False
 
         async def startup(self) -> None:
             await super().startup()
@@ -165,10 +167,33 @@ def _lifespan(base: Any, config: SessionConfig, local: socket.socket | None) -> 
                 self.should_exit = True
 
         async def shutdown(self) -> None:
+            if not self._hurried:
+                self._closing = asyncio.create_task(self._close(), name="sessionworkers-closing")
+                await asyncio.wait([self._closing])
+                if not self._closing.cancelled():
+                    self._closing.result()
+            if self._hurried:
+                await worker.cut()
+            await super().shutdown()
+
+        async def _close(self) -> None:
             if config.handover is not None:
                 await config.handover.close()
             await worker.stop(config.timeout_graceful_shutdown)
-            await super().shutdown()
+
+        def hurry(self, seconds: float) -> None:
+            """From now on wait for nothing but the app's own shutdown, and for that so long."""
+            self._hurried = True
+            if self._closing is not None:
+                self._closing.cancel()
+            asyncio.get_running_loop().call_later(seconds, self._give_up, seconds)
+
+        def _give_up(self, seconds: float) -> None:
+            ended: asyncio.Event | None = getattr(self, "shutdown_event", None)  # none with lifespan off
+            if ended is not None and not ended.is_set():
+                log.warning("The app's shutdown has not ended within %g s; this worker leaves", seconds)
+                self.shutdown_failed = True  # its task is cancelled with the loop: that is no news
+                ended.set()
 
     return SessionLifespan
 
@@ -254,6 +279,8 @@ class SessionServer(uvicorn.Server):
         if self.draining is not None and self.draining.begun:
             await self.draining.cut()
         await super().shutdown(sockets)
+        if self.force_exit:  # the app's own shutdown is left out: that its lifespan is cancelled is no news
+            self.lifespan.shutdown_failed = True
 
     def obey(self, message: dict[str, Any]) -> None:
         """An order of the manager (see ``manager.protocol``); unknown ones are left alone."""

@@ -60,6 +60,9 @@ STREAMS_GRACE = 10.0
 CALLBACKS_GRACE = 5.0
 """Seconds that close callbacks get in all when this worker stops."""
 
+CUT_LIMIT = 0.2
+"""Seconds for requests of other workers to end when they are cancelled at once."""
+
 
 class Worker:
     """Sessions for one app in one process. ``runtime_dir`` None: a single worker, no claims and no private socket.
@@ -186,6 +189,15 @@ class Worker:
                 await self._links.close()
             await self._close_sessions()
             set_here(None)
+        self.release()
+
+    async def cut(self) -> None:
+        """In place of `stop`, or while it waits: end the requests of other workers, then give the identity up."""
+        tasks = list(self._private.tasks) if self._private is not None else []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CUT_LIMIT)
         self.release()
 
     def release(self) -> None:

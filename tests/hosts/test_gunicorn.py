@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,70 @@ def test_quit_is_quick_in_spite_of_open_streams() -> None:
         for sock in socks:
             sock.close()
         assert time.monotonic() - began < 8
+
+
+UNSUPPORTED = "appears unsupported"
+
+
+@contextlib.contextmanager
+def ending(tmp_path: Path, shutdown: str = "", *, workers: int = 1) -> Iterator[tuple[Server, Path]]:
+    """A server with a request open that ends only when it is cancelled, and its app's notes."""
+    note = tmp_path / "note"
+    env = {"TEST_NOTE": str(note), "TEST_SHUTDOWN": shutdown}
+    options = ["--graceful-timeout", "30"]
+    with server("tests.hosts.ending:app", workers=workers, options=options, command=GUNICORN, env=env) as running:
+        with connect(running) as sock:
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b" 200 " in head_of(sock)
+            yield running, note
+        assert UNSUPPORTED not in running.log and "SIGKILL" not in running.log
+
+
+def lines(note: Path) -> list[str]:
+    return note.read_text().splitlines() if note.exists() else []
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGQUIT], [signal.SIGTERM, signal.SIGINT]], ids=str)
+def test_int_and_quit_cut_requests_and_run_the_apps_shutdown(tmp_path: Path, signals: list[int]) -> None:
+    with ending(tmp_path) as (running, note):
+        for number in signals:
+            running.signal(number)
+            if number == signal.SIGTERM:
+                wait_for(lambda: "Waiting for connections to close" in running.log, 5)
+        began = time.monotonic()
+        wait_for(lambda: lines(note), 5)
+        assert time.monotonic() - began < 2, "the request was cut at once"
+        assert running.process.wait(10) == 0
+        assert lines(note) == ["request ended", "shutdown begins", "shutdown ended"]
+        assert "Application shutdown complete" in running.log
+        wait_for(lambda: not running.leftovers(), 3)
+
+
+def test_a_terminals_ctrl_c_reaches_the_workers_too(tmp_path: Path) -> None:
+    with ending(tmp_path, workers=2) as (running, note):
+        os.killpg(running.process.pid, signal.SIGINT)
+        assert running.process.wait(10) == 0
+        assert lines(note).count("shutdown ended") == 2
+        wait_for(lambda: not running.leftovers(), 3)
+
+
+@pytest.mark.parametrize(
+    ("shutdown", "says"),
+    [
+        ("hangs", "The app's shutdown has not ended within 1.5 s"),
+        ("blocks", "The app does not end within 3 s"),
+        ("clings", "The app does not end within 3 s"),
+    ],
+)
+def test_quit_does_not_wait_for_a_shutdown_that_hangs(tmp_path: Path, shutdown: str, says: str) -> None:
+    with ending(tmp_path, shutdown) as (running, note):
+        began = time.monotonic()
+        running.signal(signal.SIGQUIT)
+        assert running.process.wait(15) == 0
+        assert time.monotonic() - began < 8
+        assert lines(note)[:2] == ["request ended", "shutdown begins"]
+        assert says in running.log
+        wait_for(lambda: not running.leftovers(), 3)
 
 
 def test_the_graceful_timeout_bounds_an_endless_stream() -> None:
