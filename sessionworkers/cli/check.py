@@ -16,6 +16,7 @@ from sessionworkers.cli.failure import show
 from sessionworkers.cli.options import overrides_of, setting_options
 from sessionworkers.cli.pasted import parse_request
 from sessionworkers.errors import SessionworkersError
+from sessionworkers.hosts.uvicorn import refuse_what_cannot_be_called
 from sessionworkers.manager.plan import STARTUP_FAILURE
 from sessionworkers.settings import Settings
 from sessionworkers.worker.rules import build_rules, presets_on
@@ -80,6 +81,7 @@ def _load(app: str, factory: bool) -> Any:
     config = uvicorn.Config(app, factory=factory, lifespan="off", proxy_headers=False, log_level="warning")
     try:
         config.load()
+        refuse_what_cannot_be_called(config)
     except SessionworkersError:
         raise
     except Exception as error:

@@ -120,7 +120,7 @@ class Worker(UvicornWorker):
         heartbeat = asyncio.create_task(self._heartbeat(server), name="sessionworkers-heartbeat")
         try:
             await server.serve(sockets=self.sockets)
-        except SystemExit:
+        except (SystemExit, SessionworkersError):  # the latter is told by `run`
             raise
         except Exception:
             if server.started:

@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import random
+import reprlib
 import signal
 import socket
 import sys
@@ -28,7 +29,7 @@ from uvicorn.config import LOGGING_CONFIG
 from uvicorn.logging import AccessFormatter
 from uvicorn.server import HANDLED_SIGNALS, ServerState
 
-from sessionworkers.errors import SessionworkersError
+from sessionworkers.errors import SessionworkersError, StartupError
 from sessionworkers.hosts import cycle, raw
 from sessionworkers.hosts.cycle import QuickProxyHeaders
 from sessionworkers.hosts.drain import Draining
@@ -88,6 +89,7 @@ class SessionConfig(uvicorn.Config):
             super().load()
         finally:
             self.proxy_headers = proxy_headers
+        refuse_what_cannot_be_called(self)
         self.worker = Worker(self.loaded_app, self.settings, self._runtime_dir)
         self.loaded_app = self.worker.app
         if proxy_headers:
@@ -141,6 +143,16 @@ class SessionConfig(uvicorn.Config):
         task = loop.create_task(serve())
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
+
+
+def refuse_what_cannot_be_called(config: uvicorn.Config) -> None:
+    """uvicorn starts it and answers 500 to every request. StartupError."""
+    app: Any = config.loaded_app
+    while type(app).__module__.startswith("uvicorn.middleware.") and hasattr(app, "app"):
+        app = app.app
+    if not callable(app):
+        name = config.app if isinstance(config.app, str) else "it"
+        raise StartupError(f"The app cannot be loaded: {name} gives {reprlib.repr(app)}, which cannot be called")
 
 
 def _lifespan(base: Any, config: SessionConfig, local: socket.socket | None) -> Any:

@@ -42,3 +42,10 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 def make() -> Any:
     return app
+
+
+number = 42  # no app
+
+
+def make_number() -> Any:
+    return number

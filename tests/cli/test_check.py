@@ -125,7 +125,14 @@ def test_the_command(tmp_path: pathlib.Path) -> None:
     assert "session-id-1 finds the session ID 01234567…" in result.stdout
 
 
-@pytest.mark.parametrize(("app", "shown"), [("tests.cli.broken:app", "this app is broken"), ("nope:app", "nope")])
+@pytest.mark.parametrize(
+    ("app", "shown"),
+    [
+        ("tests.cli.broken:app", "this app is broken"),
+        ("nope:app", "nope"),
+        ("tests.cli.app:number", "tests.cli.app:number gives 42, which cannot be called"),
+    ],
+)
 def test_an_app_that_cannot_be_loaded(app: str, shown: str) -> None:
     command = [sys.executable, "-m", "sessionworkers", "check", app]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)

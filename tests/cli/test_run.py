@@ -154,6 +154,8 @@ def answers(port: int, **kwargs: Any) -> Any:
         ("tests.cli.nothing:app", {}, 'Could not import module "tests.cli.nothing"'),
         ("tests.cli.app:nothing", {}, 'Attribute "nothing" not found in module "tests.cli.app"'),
         ("tests.cli.broken:app", {}, "RuntimeError: this app is broken"),
+        ("tests.cli.app:number", {}, "The app cannot be loaded: tests.cli.app:number gives 42, which cannot be called"),
+        ("tests.cli.app:make_number", {}, "tests.cli.app:make_number gives 42, which cannot be called"),
         (APP, {"TEST_LIFESPAN": "fails"}, "the database is away"),
     ],
 )

@@ -186,6 +186,15 @@ def test_a_failure_to_boot_ends_the_server_with_its_reason(env: dict[str, str], 
     assert (done.stdout + done.stderr).count("Booting worker") <= 1, "no respawn loop"
 
 
+def test_what_cannot_be_called_is_no_app() -> None:
+    for app, code in (("tests.cli.app:number", 4), ("tests.cli.app:make_number", 3)):  # 4: gunicorn's own refusal
+        line = [part.format(app=app, port=free_port(), workers=1) for part in GUNICORN]
+        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == code
+        assert (done.stdout + done.stderr).count("Booting worker") == 1, "no respawn loop"
+        assert "Traceback" not in done.stderr and "call" in done.stderr
+
+
 def test_usr2_hands_the_claims_on_to_the_next_arbiter() -> None:
     # The script: re-executing `python -m gunicorn` puts gunicorn's own folder in front of the standard library.
     command = [os.path.join(os.path.dirname(sys.executable), "gunicorn"), *GUNICORN[3:]]
