@@ -50,6 +50,9 @@ log = logging.getLogger("uvicorn.error")
 STARTUP_FAILURE = 3
 """uvicorn's exit code for a worker that could not start; whoever sees it does not start another."""
 
+INTERRUPTED = 130
+"""The exit code after a second INT, as the manager's."""
+
 GRACEFUL_TIMEOUT = 30
 """Seconds, gunicorn's default. uvicorn's own is none, and one endless stream then holds its shutdown up for ever."""
 
@@ -411,6 +414,10 @@ def run_worker(
 
         server.startup = started  # type: ignore[method-assign]
         await server.serve(sockets=sockets)
+        log.disabled = forced()  # requests are cancelled with the loop, each with a traceback: it was asked for
+
+    def forced() -> bool:
+        return server.force_exit and link is None
 
     try:
         asyncio_run(serve(), config.get_loop_factory())
@@ -425,6 +432,8 @@ def run_worker(
             worker.release()
     if not server.started:
         return STARTUP_FAILURE
+    if forced():
+        return INTERRUPTED
     if runtime_dir is None and signal.SIGTERM in server.captured and parent_fd is None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)  # as uvicorn ends with one worker: killed by the signal it got

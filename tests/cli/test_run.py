@@ -126,6 +126,18 @@ def test_a_second_interrupt_does_not_wait_for_an_open_stream() -> None:
             assert running.process.wait(5) == 130
 
 
+def test_a_second_interrupt_ends_one_worker_quietly() -> None:
+    with server(APP, workers=1, options=["--timeout-graceful-shutdown", "60"]) as running:
+        with socket.create_connection(("127.0.0.1", running.port)) as stream:
+            stream.sendall(b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert stream.recv(100)
+            running.signal(signal.SIGINT)
+            wait_for(lambda: "Waiting for connections to close" in running.log)
+            running.signal(signal.SIGINT)
+            assert running.process.wait(5) == 130
+        assert "Traceback" not in running.log and "appears unsupported" not in running.log
+
+
 def test_workers_and_port_are_free_after_the_manager_was_killed_and_the_next_start_sweeps() -> None:
     with server(APP, workers=2) as running:
         left = running.runtime_dir
