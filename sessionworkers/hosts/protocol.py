@@ -52,6 +52,7 @@ class SessionHttpToolsProtocol(Base):
     _unopened: raw.Remote | None = None  # it, until its packet is parsed: a body that came along goes along
     _parsing = False
     accepting: raw.Accepting | None = None
+    _running: RequestResponseCycle | None = None  # the last one whose task was started
     _half: asyncio.TimerHandle | None = None
     _follow = False
     _between = True  # no part of a request's body is outstanding
@@ -182,6 +183,7 @@ class SessionHttpToolsProtocol(Base):
                 joiner = self._joiner = Joiner(self.transport, self.loop)
             joiner.first = True
             cycle.transport = joiner  # type: ignore[assignment]
+        self._running = cycle
         Base._start_asgi_task(self, cycle, app)
 
     def _open(self) -> None:
@@ -339,6 +341,7 @@ class SessionHttpToolsProtocol(Base):
 
     def run_here(self, cycle: RequestResponseCycle) -> None:
         """Run a request that its owner has refused."""
+        self._running = cycle
         Base._start_asgi_task(self, cycle, self.app)
 
     # the keep-alive timer
@@ -401,6 +404,11 @@ class SessionHttpToolsProtocol(Base):
             shut(self.transport)
         self._forget_timer()
         super().connection_lost(exc)
+        running = self._running
+        if running is not None and not running.response_complete:
+            # uvicorn tells the newest request only; of pipelined ones the oldest is the one that runs.
+            running.disconnected = True
+            running.message_event.set()
         if self._half is not None:
             self._half.cancel()
         if self.remote is not None:

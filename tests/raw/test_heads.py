@@ -226,3 +226,33 @@ def test_the_frame_in_parts_is_the_frame(body: bytes) -> None:
         )
         read = read_raw(packed(OPEN_RAW, 7, whole)[9:])
         assert (read.method, read.path, read.headers, read.body) == ("POST", "/ä/b", list(headers), body)
+
+
+def test_the_running_one_of_pipelined_requests_is_told_that_its_client_is_gone() -> None:
+    async def main() -> None:
+        told: list[str] = []
+        go = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await go.wait()
+            told.append((await receive())["type"])
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        config = Config(app, log_level="critical")
+        config.load()
+        config.loaded_app = app
+        config.accepting = config.heads = None  # type: ignore[attr-defined]
+        protocol = SessionHttpToolsProtocol(config, ServerState(), {}, asyncio.get_running_loop())
+        transport = Transport()
+        protocol.connection_made(transport)  # type: ignore[arg-type]
+        protocol.data_received(get() + get())
+        await asyncio.sleep(0)
+        transport.closed = True
+        protocol.connection_lost(ConnectionResetError())
+        go.set()
+        while protocol.tasks:
+            await asyncio.sleep(0)
+        assert told == ["http.disconnect"] and transport.out == b""
+
+    asyncio.run(asyncio.wait_for(main(), 10))
