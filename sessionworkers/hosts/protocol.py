@@ -100,7 +100,7 @@ class SessionHttpToolsProtocol(Base):
             again = heads.seen(data)
             self._heads = 0
             self._parse(data)
-            if again and self._heads == 1 and self._between and self.scope is self._seen and self._keeps:
+            if again and self._heads == 1 and self._between and self.scope is self._seen and self._keeps():
                 scope: Any = self.scope
                 accepting = self.accepting
                 heads.keep(data, scope, accepting.router.key(scope) if accepting is not None else None)
@@ -126,10 +126,12 @@ class SessionHttpToolsProtocol(Base):
         if self._unopened is not None:
             self._open()
 
-    @property
     def _keeps(self) -> bool:
         """Whether the head that was just parsed may stand for the next one like it."""
-        return self.cycle.keep_alive and self._moving is None and self.loop.get_task_factory() is None
+        if self._heads_known is None or self._moving is not None:
+            return False  # an upgrade; or it has left
+        cycle = self.cycle
+        return cycle is not None and cycle.keep_alive and self.loop.get_task_factory() is None
 
     def _read(self, data: bytes) -> None:
         """Read on a connection that may be handed over."""

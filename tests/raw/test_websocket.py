@@ -89,3 +89,14 @@ def test_an_upgrade_after_requests(two: Pair) -> None:
             "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
         )  # fmt: skip
         assert reply.status == 101
+
+
+def test_the_same_handshake_to_the_byte(two: Pair) -> None:
+    """As of clients whose key is no random one."""
+    lines = ("connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13")
+    for owner in (0, 1):
+        for _ in range(4):
+            with Client(two.doors[0]) as client:
+                key = "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="
+                assert client.ask("/ws", two.sids[owner], "GET", *lines, key).status == 101
+                assert not client.ended()
