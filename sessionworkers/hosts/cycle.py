@@ -92,16 +92,25 @@ class QuickCycle(RequestResponseCycle):
                 )
             self.transport.write(head)
             return None
-        if self.response_complete or self.chunked_encoding is not False or message["type"] != "http.response.body":
+        chunked = self.chunked_encoding
+        if self.response_complete or chunked is None or message["type"] != "http.response.body":
             return await super().send(message)
         body = message.get("body", b"")
+        if body is None or self.scope["method"] == "HEAD":
+            return await super().send(message)
         size = len(body)
         more = message.get("more_body", False)
         expected = self.expected_content_length
-        if self.scope["method"] == "HEAD" or (size > expected if more else size != expected):
-            return await super().send(message)
-        self.transport.write(body)
-        self.expected_content_length = expected - size
+        if chunked:
+            if expected:
+                return await super().send(message)
+            data = b"%x\r\n%b\r\n" % (size, body) if size else b""
+            self.transport.write(data if more else data + b"0\r\n\r\n")
+        else:
+            if size > expected if more else size != expected:
+                return await super().send(message)
+            self.transport.write(body)
+            self.expected_content_length = expected - size
         if not more:
             self.response_complete = True
             self.message_event.set()
