@@ -27,11 +27,13 @@ def show(error: Exception) -> None:
     first = error.__traceback__
     while first is not None and _leads_there(first):
         first = first.tb_next
+    lines = []
     if first is not None or isinstance(error, SyntaxError):  # a SyntaxError names file and line itself
-        print("The app cannot be loaded:", file=sys.stderr)
+        lines = ["The app cannot be loaded:\n"]
     else:
         first = error.__traceback__
-    traceback.print_exception(type(error), error, first, file=sys.stderr)
+    lines += traceback.format_exception(type(error), error, first)
+    sys.stderr.write("".join(lines))  # at once: all workers say it in one moment
 
 
 def _leads_there(entry: TracebackType) -> bool:
