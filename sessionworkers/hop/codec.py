@@ -199,7 +199,10 @@ Frame = tuple[int, int, Any]
 
 def packed(kind: int, stream: int, body: object) -> bytes:
     """A frame whose payload is msgpack. FrameError: larger than a frame may be; TypeError: msgpack cannot carry it."""
-    payload = encode(body)
+    return _framed(kind, stream, encode(body))
+
+
+def _framed(kind: int, stream: int, payload: bytes) -> bytes:
     if len(payload) > MAX_FRAME:
         raise FrameError(f"a frame of {len(payload)} bytes; at most {MAX_FRAME} may be sent")
     return _HEADER.pack(len(payload), kind, stream) + payload
@@ -217,10 +220,7 @@ def packed_peer(client: Address | None, server: Address | None, scheme: str) -> 
 
 def open_raw(stream: int, flags: int, head: bytes, peer: bytes, body: bytes) -> bytes:
     """The frame of an `OpenRaw` in parts. FrameError: larger than a frame may be."""
-    payload = b"".join((_OPEN_RAW, encode(flags), head, peer, encode(body)))
-    if len(payload) > MAX_FRAME:
-        raise FrameError(f"a frame of {len(payload)} bytes; at most {MAX_FRAME} may be sent")
-    return _HEADER.pack(len(payload), OPEN_RAW, stream) + payload
+    return _framed(OPEN_RAW, stream, b"".join((_OPEN_RAW, encode(flags), head, peer, encode(body))))
 
 
 def bare(kind: int, stream: int) -> bytes:

@@ -92,8 +92,7 @@ class ServedRaw(Stream):
             if self._size > self.left or data[9:12] == b"100":
                 self.settle()  # an app that never waits must be told when to; a 100 goes before its reply
             elif not self._soon:
-                self._soon = True
-                self.link.later(self)
+                self._later()
 
     def writelines(self, pieces: Any) -> None:
         for piece in pieces:
@@ -105,8 +104,7 @@ class ServedRaw(Stream):
         if not self._end:
             self._end = RAW_CLOSE
             if not self._soon:
-                self._soon = True
-                self.link.later(self)
+                self._later()
 
     def abort(self) -> None:
         self._out.clear()
@@ -166,21 +164,18 @@ class ServedRaw(Stream):
     # the host's words
     def done(self) -> None:
         """The reply is complete."""
-        size = self._size
-        if self._end or self._queue or self.ended or not 0 < size <= _JOINED or self.left <= 0:
-            self._end = self._end or RAW_KEEP
-            self.settle()
-            return
-        self._end = RAW_KEEP
-        self._finish(b"".join((header(RAW_KEEP, self.id, size), *self._out)))
-        self._out.clear()
-        self._size = 0
+        self._end = self._end or RAW_KEEP
+        self.settle()
 
     def refuse(self, owner: str | None) -> None:
         """Another worker holds the claim; the app has not seen the request."""
         self._out.clear()
         if not self.ended:
             self._finish(packed(REFUSE, self.id, Refusal("not-mine", owner)))
+
+    def _later(self) -> None:
+        self._soon = True
+        self.link.later(self)
 
     def settle(self) -> None:
         """Sends what was written."""

@@ -200,13 +200,14 @@ class QuickHttpToolsProtocol(HttpToolsProtocol):
             self.pipeline.appendleft((cycle, self.app))
 
 
-_KNOWN = known()
+KNOWN_HERE: Final = known()
+"""Reading sources takes its time: asked once."""
 if TYPE_CHECKING:
     Cycle = RequestResponseCycle
     Base = HttpToolsProtocol
 else:
-    Cycle = QuickCycle if _KNOWN else RequestResponseCycle
-    Base = QuickHttpToolsProtocol if _KNOWN else HttpToolsProtocol
+    Cycle = QuickCycle if KNOWN_HERE else RequestResponseCycle
+    Base = QuickHttpToolsProtocol if KNOWN_HERE else HttpToolsProtocol
 
 
 class QuickProxyHeaders(ProxyHeadersMiddleware):

@@ -103,7 +103,7 @@ class SessionConfig(uvicorn.Config):
                 log.info("Requests of other workers' sessions go by ASGI frames: %s", why_not)
             else:
                 self.accepting = raw.Accepting(self.worker.app, self)
-        if not why_not and cycle.known() and self.limit_concurrency is None:
+        if not why_not and cycle.KNOWN_HERE and self.limit_concurrency is None:
             self.heads = Heads()
         self.http_protocol_class = replacement(self.http_protocol_class, known=not why_not)
         self.lifespan_class = _lifespan(self.lifespan_class, self, self._local)
