@@ -12,7 +12,7 @@ and query of its own: then the header lines alone are the key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sessionworkers.affinity.found import Found
 from sessionworkers.affinity.ruleset import RuleSet
@@ -27,6 +27,17 @@ UNKNOWN: Final[Any] = object()
 
 Key = tuple[Any, ...]
 
+
+class Kept(Protocol):
+    """A request that may come again, kept by whoever knows it by its bytes. ``key``: as `Recall.key` gives it, None
+    where nothing is recalled; the other two are `Recall.again`'s own, at first `UNKNOWN` and 0."""
+
+    key: Key | None
+    found: Any
+    revision: int
+
+
+_NO_SCOPE: Final[Mapping[str, Any]] = {}
 _ALWAYS: Final = (b"cookie", b"content-type", b"content-length", b"transfer-encoding")
 
 
@@ -74,6 +85,16 @@ class Recall:
         if found is None and auto is not None and auto.board.revision != self._revision:
             return key, UNKNOWN
         return key, found
+
+    def again(self, kept: Kept) -> Any:
+        """What is found in ``kept``, as `find` says; without a search if it was found before."""
+        found = kept.found
+        if found is UNKNOWN or found is None or kept.revision != self._revision:
+            if kept.key is None:
+                return UNKNOWN
+            found = kept.found = self.find(_NO_SCOPE, kept.key)[1]
+            kept.revision = self._revision
+        return found
 
     def note(self, key: Key, request: RequestView, found: Found | None) -> bool:
         """Keep that ``found`` is in ``request``, whose body was not read; False if it may be another the next time."""

@@ -17,7 +17,8 @@ one request, given by the acceptor, rising by one. A stream's frames, in the ord
                                                  DONE    the app returned;  FAIL   it raised: last frame
 
 A stream opened by OPEN_RAW carries the reply as the bytes that the client gets: RAW, and as its last frame RAW_KEEP or
-RAW_CLOSE, by what becomes of the client's connection. With TUNNEL both directions are such bytes (a WebSocket that
+RAW_CLOSE, by what becomes of the client's connection. OPEN_AGAIN is an OPEN_RAW in parts: the owner knows a head that
+came before by its bytes. With TUNNEL both directions are such bytes (a WebSocket that
 cannot be handed over): DATA from the acceptor, RAW from the owner.
 
 A reply that is complete ends its stream without a DONE. Each side may send a stream's body bytes and WebSocket messages
@@ -61,7 +62,8 @@ RAW: Final = 18
 RAW_KEEP: Final = 19
 RAW_CLOSE: Final = 20
 OPEN_RAW: Final = 21
-LAST_KIND: Final = OPEN_RAW
+OPEN_AGAIN: Final = 22
+LAST_KIND: Final = OPEN_AGAIN
 
 # Frames that are given out in pieces as they come, and what each piece but the last is.
 _RAWS: Final = frozenset((RAW, RAW_KEEP, RAW_CLOSE))
@@ -81,6 +83,7 @@ LAST_STREAM: Final = 0xFFFFFFFF
 
 _HEADER: Final = struct.Struct("!IBI")
 _HEADER_SIZE: Final = _HEADER.size
+_PARTS: Final = struct.Struct("!BHH")  # flags, lengths of head and peer
 _CREDIT_FRAME: Final = struct.Struct("!IBII")
 _U32: Final = struct.Struct("!I")
 
@@ -209,7 +212,7 @@ def _framed(kind: int, stream: int, payload: bytes) -> bytes:
 
 
 def packed_head(method: str, path: str, raw_path: bytes, query: bytes, headers: object) -> bytes:
-    """The part of an `OpenRaw` that a request's head decides, for `open_raw`. TypeError: msgpack cannot carry it."""
+    """The part of an `OpenRaw` that a request's head decides, for `open_again`. TypeError: msgpack cannot carry it."""
     return b"".join(map(encode, (method, path, raw_path, query, headers)))
 
 
@@ -218,9 +221,29 @@ def packed_peer(client: Address | None, server: Address | None, scheme: str) -> 
     return b"".join(map(encode, (client, server, scheme, "1.1", None)))
 
 
-def open_raw(stream: int, flags: int, head: bytes, peer: bytes, body: bytes) -> bytes:
-    """The frame of an `OpenRaw` in parts. FrameError: larger than a frame may be."""
-    return _framed(OPEN_RAW, stream, b"".join((_OPEN_RAW, encode(flags), head, peer, encode(body))))
+def open_again(stream: int, flags: int, head: bytes, peer: bytes, body: bytes) -> bytes:
+    """The same as an OPEN_AGAIN, for a body of at most `PIECE` bytes: nothing of it is packed again, or unpacked.
+    ``struct.error``: a part is longer than 64 KB."""
+    size = _PARTS.size + len(head) + len(peer) + len(body)
+    parts = _HEADER.pack(size, OPEN_AGAIN, stream), _PARTS.pack(flags, len(head), len(peer)), head, peer, body
+    return b"".join(parts)
+
+
+def read_again(payload: bytes) -> tuple[int, bytes, bytes, bytes]:
+    """The parts of an OPEN_AGAIN: flags, head, peer, body. FrameError: it is shorter than it says."""
+    if len(payload) < _PARTS.size:
+        raise FrameError("a head in parts is too short")
+    flags, head, peer = _PARTS.unpack_from(payload)
+    at = _PARTS.size + head
+    body = at + peer
+    if body > len(payload):
+        raise FrameError("a head in parts is shorter than it says")
+    return flags, payload[_PARTS.size : at], payload[at:body], payload[body:]
+
+
+def whole(flags: int, head: bytes, peer: bytes, body: bytes) -> OpenRaw:
+    """What an OPEN_AGAIN says, read. Raises `Unreadable`."""
+    return read_raw(b"".join((_OPEN_RAW, encode(flags), head, peer, encode(body))))
 
 
 def bare(kind: int, stream: int) -> bytes:

@@ -19,6 +19,7 @@ from sessionworkers.hop.codec import (
     HELLO,
     OLDEST,
     OPEN,
+    OPEN_AGAIN,
     OPEN_RAW,
     REFUSE,
     VERSION,
@@ -29,11 +30,12 @@ from sessionworkers.hop.codec import (
     Unreadable,
     bare,
     packed,
+    read_again,
     read_hello,
     read_open,
     read_raw,
 )
-from sessionworkers.hop.raw import OpenRawly, ServedRaw
+from sessionworkers.hop.raw import OpensRaw, ServedRaw
 from sessionworkers.hop.scopes import scope_of
 from sessionworkers.hop.served import Handler, Served, ServedHttp, ServedWebSocket
 from sessionworkers.hop.wire import Descriptor, Link, logger, same_user
@@ -77,8 +79,8 @@ class OwnerLink(Link[Any]):
             self._hello(kind, payload)
         elif kind == OPEN:
             self._open(stream, payload)
-        elif kind == OPEN_RAW:
-            self._open_raw(stream, payload)
+        elif kind in (OPEN_AGAIN, OPEN_RAW):
+            self._open_raw(kind, stream, payload)
         elif stream > self._last or stream == 0:
             raise FrameError(f"a frame of kind {kind} for a stream that was never opened")
         # else: the stream has ended here, the peer does not know it yet
@@ -101,7 +103,7 @@ class OwnerLink(Link[Any]):
             self._bye("version", text)
         else:
             self.trust()
-            self.write(packed(HELLO, 0, Hello(self.server.me, "", VERSION, OLDEST, self.server.open_raw is not None)))
+            self.write(packed(HELLO, 0, Hello(self.server.me, "", VERSION, OLDEST, self.server.opens_raw is not None)))
             if self.server.closing:
                 self.write(bare(GOAWAY, 0))
 
@@ -118,23 +120,26 @@ class OwnerLink(Link[Any]):
         server.take_sockets(channel)
         transport.abort()
 
-    def _open_raw(self, stream: int, payload: bytes) -> None:
+    def _open_raw(self, kind: int, stream: int, payload: bytes) -> None:
         if stream <= self._last:
             raise FrameError("a stream was opened twice")
         self._last = stream
         server = self.server
-        if server.closing or server.open_raw is None:
+        opens = server.opens_raw
+        if server.closing or opens is None:
             self.write(packed(REFUSE, stream, Refusal("closing", None)))
             return
+        self.streams[stream] = served = ServedRaw(self, stream)
         try:
-            head = read_raw(payload)
+            if kind == OPEN_AGAIN:
+                task = opens.open_again(served, *read_again(payload))
+            else:
+                task = opens.open(served, read_raw(payload))
         except Unreadable as error:
+            del self.streams[stream]
             logger.warning("a request from another worker cannot be read: %s", error)
             self.write(packed(REFUSE, stream, Refusal("unreadable", None)))
             return
-        served = ServedRaw(self, stream)
-        self.streams[stream] = served
-        task = server.open_raw(served, head)
         self._unsettled.append(served)
         if task is not None:
             server.tasks.add(task)
@@ -191,7 +196,7 @@ class PrivateServer:
         self.state = state
         self.hello_limit = hello_limit
         self.closing = False
-        self.open_raw: OpenRawly | None = None
+        self.opens_raw: OpensRaw | None = None
         """Takes raw streams, where the host can."""
         self.take_sockets: Callable[[socket.socket], None] | None = None
         """Takes a connection by which another worker hands sockets over; it is this function's from then on."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -300,4 +300,14 @@ class _Nobody:
 
 NOBODY: Final = _Nobody()
 
-OpenRawly = Callable[[ServedRaw, OpenRaw], "asyncio.Task[None] | None"]
+
+class OpensRaw(Protocol):
+    """What the host does with raw streams. It gives the task that counts as the request, None if it is no such."""
+
+    def open(self, stream: ServedRaw, head: OpenRaw) -> asyncio.Task[None] | None:
+        """A stream was opened."""
+
+    def open_again(
+        self, stream: ServedRaw, flags: int, head: bytes, peer: bytes, body: bytes
+    ) -> asyncio.Task[None] | None:
+        """A stream was opened with a head that may have come before. Raises `Unreadable`."""

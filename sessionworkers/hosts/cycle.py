@@ -25,6 +25,11 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 
+from sessionworkers.affinity.ruleset import Found, RuleSet
+from sessionworkers.ledger.book import Record
+from sessionworkers.ledger.known import Known
+from sessionworkers.worker.router import Router
+
 KNOWN: Final[dict[Callable[..., Any], str]] = {
     RequestResponseCycle.send: "abdd8601",
     HttpToolsProtocol.on_headers_complete: "1ea8589a",
@@ -40,6 +45,11 @@ _LONGEST: Final = 256  # bytes; a longer value is not remembered
 
 _lines: dict[tuple[bytes, bytes], bytes] = {}
 """Header as an app gives it → its line. None that has a meaning for the connection or the body is among them."""
+_heads: dict[Any, tuple[Any, bytes, int, str]] = {}
+"""Status and headers → the rules by which they teach nothing, lines, length and kind of the body."""
+_once: set[int] = set()
+"""Hashes of heads that came once: what never comes again is not kept."""
+_last_defaults: tuple[Any, bytes | None] = (None, None)
 _LENGTH: Final = b"content-length"
 _MEANING: Final = (_LENGTH, b"transfer-encoding", b"connection")
 
@@ -68,47 +78,73 @@ def _line(name: bytes, value: bytes) -> bytes | None:
     return line
 
 
+def _defaults(pairs: Any) -> bytes | None:
+    """The server's own headers of every reply as lines; uvicorn makes a new list each second."""
+    global _last_defaults
+    if _last_defaults[0] is not pairs:
+        lines = [_lines.get(pair) or _line(*pair) for pair in pairs]
+        _last_defaults = (pairs, None if None in lines else b"".join(line for line in lines if line is not None))
+    return _last_defaults[1]
+
+
+def _head(message: Any) -> tuple[bytes, int] | None:
+    """The app's own lines of a reply's head, and the length of the body; None: uvicorn is to do it."""
+    headers = message.get("headers", ())
+    if message["type"] != "http.response.start" or not isinstance(headers, (list, tuple)):
+        return None  # what can be gone through once only, too
+    length = -1
+    lines = _lines
+    content = []
+    try:
+        if message["status"] not in STATUS_LINE:
+            return None
+        for name, value in headers:
+            line = lines.get((name, value))
+            if line is None:
+                if name == _LENGTH and length < 0 and value.isdigit():
+                    length = int(value)
+                    line = b"content-length: %b\r\n" % value
+                else:
+                    line = _line(name, value)
+                    if line is None:
+                        return None
+            content.append(line)
+    except (TypeError, ValueError, AttributeError, LookupError):
+        return None  # uvicorn finds the words for it
+    return None if length < 0 else (b"".join(content), length)
+
+
 class QuickCycle(RequestResponseCycle):
     """`RequestResponseCycle`, quicker."""
 
     async def send(self, message: Any) -> None:
+        if not self._sent(message):
+            await super().send(message)
+
+    def _sent(self, message: Any) -> bool:
+        """Do what uvicorn's `send` would; False: it is to do it, and nothing has changed."""
         if self.flow.write_paused or self.disconnected:
-            return await super().send(message)
+            return False
         if not self.response_started:
-            head = self._head(message)
-            if head is None:
-                return await super().send(message)
-            self.response_started = True
-            self.waiting_for_100_continue = False
-            if self.access_log:
-                scope = self.scope
-                self.access_logger.info(
-                    '%s - "%s %s HTTP/%s" %d',
-                    get_client_addr(scope),
-                    scope["method"],
-                    get_path_with_query_string(scope),
-                    scope["http_version"],
-                    message["status"],
-                )
-            self.transport.write(head)
-            return None
+            head = _head(message)
+            return head is not None and self._begun(message["status"], *head)
         chunked = self.chunked_encoding
         if self.response_complete or chunked is None or message["type"] != "http.response.body":
-            return await super().send(message)
+            return False
         body = message.get("body", b"")
         if body is None or self.scope["method"] == "HEAD":
-            return await super().send(message)
+            return False
         size = len(body)
         more = message.get("more_body", False)
         expected = self.expected_content_length
         if chunked:
             if expected:
-                return await super().send(message)
+                return False
             data = b"%x\r\n%b\r\n" % (size, body) if size else b""
             self.transport.write(data if more else data + b"0\r\n\r\n")
         else:
             if size > expected if more else size != expected:
-                return await super().send(message)
+                return False
             self.transport.write(body)
             self.expected_content_length = expected - size
         if not more:
@@ -117,45 +153,107 @@ class QuickCycle(RequestResponseCycle):
             if not self.keep_alive:
                 self.transport.close()
             self.on_response()
-        return None
+        return True
 
-    def _head(self, message: Any) -> bytes | None:
-        """The reply's head, whose body has a length; None, and nothing has changed: uvicorn is to do it."""
-        headers = message.get("headers", ())
-        if message["type"] != "http.response.start" or not isinstance(headers, (list, tuple)):
-            return None  # what can be gone through once only, too
-        length = -1
-        lines = _lines
-        try:
-            content = [STATUS_LINE[message["status"]]]
-            for pair in self.default_headers:
-                line = lines.get(pair) or _line(*pair)
-                if line is None:
-                    return None
-                content.append(line)
-            for name, value in headers:
-                line = lines.get((name, value))
-                if line is None:
-                    if name == _LENGTH and length < 0 and value.isdigit():
-                        length = int(value)
-                        line = b"content-length: %b\r\n" % value
-                    else:
-                        line = _line(name, value)
-                        if line is None:
-                            return None
-                content.append(line)
-        except (TypeError, ValueError, AttributeError, LookupError):
-            return None  # uvicorn finds the words for it
-        if length < 0:
-            return None
-        content.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+    def _begun(self, status: int, lines: bytes, length: int) -> bool:
+        """Write the head of a reply whose body has a length."""
+        defaults = _defaults(self.default_headers)
+        if defaults is None:
+            return False
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        if self.access_log:
+            scope = self.scope
+            self.access_logger.info(
+                '%s - "%s %s HTTP/%s" %d',
+                get_client_addr(scope),
+                scope["method"],
+                get_path_with_query_string(scope),
+                scope["http_version"],
+                status,
+            )
         self.expected_content_length = length
         self.chunked_encoding = False
-        return b"".join(content)
+        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
+        self.transport.write(b"".join((STATUS_LINE[status], defaults, lines, end)))
+        return True
+
+
+class Watched(Known):
+    """A plain request whose reply its cycle looks at; see `KnownCycle`."""
+
+    watches = False
+
+
+class KnownCycle(QuickCycle):
+    """`QuickCycle` that looks itself at what the reply to a known request may teach.
+
+    Heads that taught nothing and came before, to the byte, are looked up.
+    """
+
+    visit: Watched | None = None
+
+    async def send(self, message: Any) -> None:
+        visit = self.visit
+        if visit is not None:
+            if not self.response_started and self._again(message, visit):
+                return None
+            full = visit.look(message, self._pass)
+            if full is not None:
+                return await full.send(message)
+        if not self._sent(message):
+            await RequestResponseCycle.send(self, message)
+        return None
+
+    async def _pass(self, message: Any) -> None:
+        """`send` for what was looked at."""
+        await QuickCycle.send(self, message)
+
+    def _again(self, message: Any, visit: Watched) -> bool:
+        """Send a head that came before, or see to it that this one will be known."""
+        headers = message.get("headers")
+        if not isinstance(headers, (list, tuple)) or message["type"] != "http.response.start":
+            return False
+        try:
+            key = (message["status"], *headers)
+            head = _heads.get(key)
+        except (TypeError, KeyError):
+            return False
+        rules = visit.ledger.rules
+        if head is None or head[0] is not rules:
+            mark = hash(key)
+            if mark in _once:
+                _remember(key, message, rules)
+            else:
+                if len(_once) >= _MOST_LINES:
+                    _once.clear()
+                _once.add(mark)
+            return False
+        if self.flow.write_paused or self.disconnected or not self._begun(key[0], head[1], head[2]):
+            return False
+        visit.heard(message, head[3])
+        return True
+
+
+def _remember(key: Any, message: Any, rules: RuleSet) -> None:
+    """Keep a reply's head, if it is an ordinary one that teaches nothing and holds no secret."""
+    headers = message["headers"]
+    try:
+        in_head, kind = rules.reply_interest.glance(headers)
+    except (TypeError, ValueError, AttributeError, LookupError):
+        return  # no headers
+    if in_head or (rules.body_learners and rules.body_learners.get(kind)):
+        return
+    head = _head(message)
+    if head is None or len(head[0]) > _LONGEST or any(name.lower() == b"set-cookie" for name, _ in headers):
+        return
+    if len(_heads) >= _MOST_LINES:
+        _heads.clear()
+    _heads[key] = (rules, *head, kind)
 
 
 class QuickHttpToolsProtocol(HttpToolsProtocol):
-    """`HttpToolsProtocol` whose requests run in a `QuickCycle`."""
+    """`HttpToolsProtocol` whose requests run in a `KnownCycle`."""
 
     def on_headers_complete(self) -> None:
         parser = self.parser
@@ -180,7 +278,7 @@ class QuickHttpToolsProtocol(HttpToolsProtocol):
         scope["raw_path"] = raw_path
         scope["query_string"] = url.query or b""
         before = self.cycle
-        self.cycle = cycle = QuickCycle(
+        self.cycle = cycle = KnownCycle(
             scope,
             self.transport,
             self.flow,
@@ -206,8 +304,16 @@ if TYPE_CHECKING:
     Cycle = RequestResponseCycle
     Base = HttpToolsProtocol
 else:
-    Cycle = QuickCycle if KNOWN_HERE else RequestResponseCycle
+    Cycle = KnownCycle if KNOWN_HERE else RequestResponseCycle
     Base = QuickHttpToolsProtocol if KNOWN_HERE else HttpToolsProtocol
+
+
+def known_app(cycle: RequestResponseCycle, router: Router, found: Found | None, record: Record | None) -> Known:
+    """The app for ``cycle``, a plain request of the session ``record`` of this worker, or (both None) of none."""
+    if not isinstance(cycle, KnownCycle):
+        return router.known(found, record)
+    cycle.visit = visit = Watched(router.ledger, found, record, router)
+    return visit
 
 
 class QuickProxyHeaders(ProxyHeadersMiddleware):

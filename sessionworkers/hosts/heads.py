@@ -9,11 +9,12 @@ anything but HTTP/1.1, and connections that are to be closed. Of requests with a
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final
 
-from sessionworkers.affinity.recall import Key
+from sessionworkers.affinity.recall import UNKNOWN, Key
 from sessionworkers.hop.codec import packed_head
-from sessionworkers.hosts.cycle import QuickCycle
+from sessionworkers.hosts.cycle import KnownCycle
 
 MOST: Final = 2_048
 """Heads kept; when they are as many all are forgotten: some 4 MB at the most."""
@@ -26,20 +27,50 @@ _END: Final = b"\r\n\r\n"
 _MORE: Final = (b"transfer-encoding", b"expect", b"upgrade")
 
 
-class Head(NamedTuple):
+_EVENTS: Final = b"text/event-stream"
+_PROXIES: Final = (b"x-forwarded-for", b"x-forwarded-proto")
+
+
+class Head:
     """A request's head, parsed. ``length``: of the body that follows; 0 if there is none.
 
-    ``key`` is the router's for it, ``packed`` its part of a raw frame.
+    ``key``, ``found`` and ``revision`` are `affinity.recall.Kept`'s; ``packed`` is its part of a raw frame, ``direct``
+    says that no proxy has written into it, ``events`` is `only_events`.
     """
 
-    method: str
-    path: str
-    raw_path: bytes
-    query: bytes
-    headers: tuple[tuple[bytes, bytes], ...]
-    length: int
-    key: Key | None
-    packed: bytes
+    __slots__ = (
+        "direct", "events", "found", "headers", "key", "length", "method", "packed", "path", "query", "raw_path",
+        "revision",
+    )  # fmt: skip
+
+    def __init__(self, scope: Mapping[str, Any], length: int, key: Key | None, packed: bytes | None = None) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.raw_path: bytes = scope["raw_path"]
+        self.query: bytes = scope["query_string"]
+        self.headers: tuple[tuple[bytes, bytes], ...] = tuple(scope["headers"])
+        self.length = length
+        self.key = key
+        self.found: Any = UNKNOWN
+        self.revision = 0
+        self.events = only_events(scope)
+        self.direct = not any(name in _PROXIES for name, _ in self.headers)
+        if packed is None:
+            packed = packed_head(self.method, self.path, self.raw_path, self.query, self.headers)
+        self.packed = packed
+
+
+def only_events(scope: Mapping[str, Any]) -> bool:
+    """A GET that takes nothing but server-sent events. (Every MCP POST takes them too.)"""
+    if scope["method"] != "GET":
+        return False
+    accepts = b""
+    for name, value in scope["headers"]:
+        if name == b"accept":
+            if accepts:
+                return False
+            accepts = value
+    return len(accepts) >= len(_EVENTS) and accepts.strip().lower() == _EVENTS
 
 
 class Heads:
@@ -84,9 +115,8 @@ class Heads:
         """``data`` is one request, which the parser made ``scope`` of; ``key`` is the router's for it."""
         end = data.find(_END) + 4
         length = len(data) - end
-        headers = tuple(scope["headers"])
         told = 0
-        for name, value in headers:
+        for name, value in scope["headers"]:
             if name == b"content-length":
                 told = int(value)
             elif name in _MORE or (name == b"connection" and value.lower() != b"keep-alive"):
@@ -97,31 +127,34 @@ class Heads:
             self._bodiless.clear()
             self._bodied.clear()
         known = self._bodied if length else self._bodiless
-        parts = (scope["method"], scope["path"], scope["raw_path"], scope["query_string"], headers)
-        known[data[:end]] = Head(*parts, length, key, packed_head(*parts))
+        known[data[:end]] = Head(scope, length, key)
 
 
-def cycle_of(protocol: Any, head: Head, body: bytes) -> QuickCycle:
-    """uvicorn's scope and cycle for a request of ``protocol``'s client; all of it is here."""
-    scope: dict[str, Any] = {
+def scope_of(connection: Any, head: Head, state: dict[str, Any]) -> dict[str, Any]:
+    """uvicorn's scope for a request on ``connection``: a protocol of its, or what has the same names."""
+    return {
         "type": "http",
-        "asgi": {"version": protocol.asgi_version, "spec_version": "2.3"},
+        "asgi": {"version": connection.asgi_version, "spec_version": "2.3"},
         "http_version": "1.1",
-        "server": protocol.server,
-        "client": protocol.client,
-        "scheme": protocol.scheme,
-        "root_path": protocol.root_path,
+        "server": connection.server,
+        "client": connection.client,
+        "scheme": connection.scheme,
+        "root_path": connection.root_path,
         "headers": list(head.headers),
-        "state": protocol.app_state.copy(),
+        "state": state,
         "method": head.method,
         "path": head.path,
         "raw_path": head.raw_path,
         "query_string": head.query,
     }
-    protocol.scope = scope
+
+
+def cycle_of(protocol: Any, head: Head, body: bytes) -> KnownCycle:
+    """uvicorn's cycle for a request of ``protocol``'s client, all of which is here; both are the protocol's now."""
+    protocol.scope = scope = scope_of(protocol, head, protocol.app_state.copy())
     complete = asyncio.Event()
     complete.set()
-    cycle = QuickCycle(
+    cycle = KnownCycle(
         scope,  # type: ignore[arg-type]
         protocol.transport,
         protocol.flow,

@@ -17,10 +17,11 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from sessionworkers.affinity.found import Found
+from sessionworkers.affinity.recall import UNKNOWN
 from sessionworkers.hosts import raw
-from sessionworkers.hosts.cycle import Base
+from sessionworkers.hosts.cycle import Base, known_app
 from sessionworkers.hosts.handover import MOST_BYTES, Channel, Handover, let_go, shut
-from sessionworkers.hosts.heads import Head, Heads, cycle_of
+from sessionworkers.hosts.heads import Head, Heads, cycle_of, only_events
 from sessionworkers.hosts.joiner import Joiner
 from sessionworkers.worker.newcomers import PLACED
 
@@ -34,8 +35,8 @@ IN_A_ROW = 3 * SESSION_COUNTS
 hand-over costs what four forwards do; two are forwarded before it is known that more will come, and who asks for many
 sessions (a proxy, a test) will soon ask for another worker's. It doubles with each move."""
 MOST_DOUBLINGS = 8
-_EVENTS = b"text/event-stream"
-_EVENTS_LENGTH = len(_EVENTS)
+_NO_SCOPE: Any = {}
+"""Of a request whose scope nobody needs."""
 
 
 class SessionHttpToolsProtocol(Base):
@@ -58,8 +59,6 @@ class SessionHttpToolsProtocol(Base):
     _between = True  # no part of a request's body is outstanding
     _heads = 0  # heads that the present packet completed
     _heads_known: Heads | None = None
-    head: Head | None = None
-    """The head that is being gone on with, if it was parsed before."""
     peer: bytes | None = None
     """`hop.codec.packed_peer` of this connection, once it was asked for."""
     _chunk: bytes | None = None  # what a new owner would have to be told; None: more than one request, or none
@@ -106,16 +105,50 @@ class SessionHttpToolsProtocol(Base):
                 heads.keep(data, scope, accepting.router.key(scope) if accepting is not None else None)
             return
         self._idle_since = 0.0
-        cycle = cycle_of(self, head, body)
-        self._seen = self.scope
-        self.head = head
         if self._follow:
             self._chunk, self._heads = data, 1
-        self._start_asgi_task(cycle, self.app)
-        self.head = None
-        if self._moving is not None:
-            self._move()
+        if not self._begin(head, body):
+            cycle = cycle_of(self, head, body)
+            self._seen = self.scope
+            self._start_asgi_task(cycle, self.app)
+            if self._moving is not None:
+                self._move()
         self._chunk = None
+
+    def _begin(self, head: Head, body: bytes) -> bool:
+        """Begin a request that came before, where it is served or carried as it was then. False: think it over."""
+        accepting = self.accepting
+        if accepting is None or self.app is not accepting.app or not head.direct:
+            return False  # the app is another one while this worker drains
+        router = accepting.router
+        found = router.again(head)
+        if found is UNKNOWN:
+            return False
+        record = None
+        if found is not None:
+            record = router.here(found)
+            if record is None:
+                owner = router.owner(found)
+                link = None if owner is None else accepting.links.raw_link(owner)
+                if owner is None or link is None:
+                    return False
+                if accepting.handover is not None:
+                    self._late = self._goes(owner, found, head.events)
+                    channel = self._channel(owner) if self._late else None
+                    if channel is not None:
+                        self._moving = (channel, cycle_of(self, head, body))
+                        self._seen = self.scope
+                        self._move()
+                        return True
+                self.scope = self._seen = _NO_SCOPE
+                self.remote = remote = raw.RemoteAgain(accepting, link, self, head, body, found, owner)
+                self.cycle = remote  # type: ignore[assignment]
+                return True
+        self._stays()
+        cycle = cycle_of(self, head, body)
+        self._seen = self.scope
+        self._run(cycle, known_app(cycle, router, found, record))
+        return True
 
     def _parse(self, data: bytes) -> None:
         """Read what was not read before."""
@@ -166,8 +199,7 @@ class SessionHttpToolsProtocol(Base):
         accepting = self.accepting
         if accepting is not None and app is self.app:
             scope: Any = cycle.scope
-            head = self.head
-            choice = accepting.router.elsewhere(scope, None if head is None else head.key)
+            choice = accepting.router.elsewhere(scope)
             if choice is not None:
                 if accepting.handover is not None and self._moves(choice, scope, cycle):
                     return
@@ -177,8 +209,11 @@ class SessionHttpToolsProtocol(Base):
                         self._open()
                     return
             else:
-                self._follow = self._late = False
-                self._last_owner = ""  # it is not in a row any more
+                self._stays()
+        self._run(cycle, app)
+
+    def _run(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Run ``app`` for a request that is this worker's."""
         if self.tasks:
             joiner = self._joiner
             if joiner is None:
@@ -219,7 +254,9 @@ class SessionHttpToolsProtocol(Base):
             choice = accepting.websocket(self)
             if choice is not None:
                 self._choice = choice
-                if self._movable(choice[1], None):
+                channel = self._channel(choice[1])
+                if channel is not None:
+                    self._moving = (channel, None)
                     return
         self._upgrade()
 
@@ -243,8 +280,18 @@ class SessionHttpToolsProtocol(Base):
     # moving to another worker
 
     def _moves(self, choice: tuple[Found, str], scope: Any, cycle: RequestResponseCycle) -> bool:
-        """Hand the connection over: at once for an event stream, else by how many requests in a row went there."""
+        """Hand the connection over, if it is to go and can."""
         found, owner = choice
+        self._late = self._goes(owner, found, only_events(scope))
+        channel = self._channel(owner) if self._late else None
+        if channel is None:
+            return False
+        self._moving = (channel, cycle)
+        return True
+
+    def _goes(self, owner: str, found: Found, events: bool) -> bool:
+        """Count a request of another worker's session. True if the connection is to go there: at once for an event
+        stream, else by how many requests in a row went there."""
         self._follow = True
         if owner != self._last_owner:
             self._last_owner, self._last_key, self._streak = owner, found.primary.key, SESSION_COUNTS
@@ -253,28 +300,28 @@ class SessionHttpToolsProtocol(Base):
         else:
             self._last_key = found.primary.key
             self._streak += 1
-        wanted = self._streak >= IN_A_ROW << min(self._moves_so_far, MOST_DOUBLINGS) or _event_stream(scope)
-        self._late = wanted and not self._movable(owner, cycle)
-        return wanted and not self._late
+        return events or self._streak >= IN_A_ROW << min(self._moves_so_far, MOST_DOUBLINGS)
 
-    def _movable(self, owner: str, cycle: RequestResponseCycle | None) -> bool:
+    def _stays(self) -> None:
+        """A request of this worker: nothing is in a row any more."""
+        self._follow = self._late = False
+        self._last_owner = ""
+
+    def _channel(self, owner: str) -> Channel | None:
+        """The way to ``owner``, if this connection can go there with the packet that was read last."""
         accepting = self.accepting
         assert accepting is not None
         if accepting.handover is None or self._arrived is not None or self.scheme != "http":
-            return False  # what has just come is not sent on: two workers may know differently
+            return None  # what has just come is not sent on: two workers may know differently
         if self._heads != 1 or self._chunk is None or len(self._chunk) > MOST_BYTES or self.pipeline:
-            return False
+            return None
         if (
             self.transport.is_closing()
             or self.transport.get_write_buffer_size()
             or self.transport.get_extra_info("sslcontext")
         ):
-            return False
-        channel = accepting.handover.channel(owner)
-        if channel is None:
-            return False
-        self._moving = (channel, cycle)
-        return True
+            return None
+        return accepting.handover.channel(owner)
 
     def _move(self) -> None:
         """The packet is parsed: now it goes, or the request is served as it would have been."""
@@ -448,16 +495,3 @@ def replacement(protocol: type[asyncio.Protocol], *, known: bool) -> type[asynci
     if protocol is HttpToolsProtocol:
         chosen = SessionHttpToolsProtocol if known else PlainHttpToolsProtocol
     return chosen  # type: ignore[no-any-return]
-
-
-def _event_stream(scope: Any) -> bool:
-    """A GET that takes nothing but server-sent events. (Every MCP POST takes them too.)"""
-    if scope["method"] != "GET":
-        return False
-    accepts = b""
-    for name, value in scope["headers"]:
-        if name == b"accept":
-            if accepts:
-                return False
-            accepts = value
-    return len(accepts) >= _EVENTS_LENGTH and accepts.strip().lower() == _EVENTS

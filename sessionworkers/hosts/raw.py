@@ -36,7 +36,7 @@ from sessionworkers.hop.codec import (
     RAW_KEEP,
     REFUSE,
     header,
-    open_raw,
+    open_again,
     packed,
     packed_peer,
     read_credit,
@@ -44,6 +44,7 @@ from sessionworkers.hop.codec import (
 )
 from sessionworkers.hop.link import AcceptorLink
 from sessionworkers.hop.wire import Stream
+from sessionworkers.hosts.heads import Head, cycle_of, scope_of
 from sessionworkers.hosts.raw_tunnel import Tunnel, handshake
 from sessionworkers.worker.accesslog import note_route
 from sessionworkers.worker.router import DECIDED, Failed, Router
@@ -89,6 +90,8 @@ class Accepting:
         self.links: Any = router.links
         self.handover: Handover | None = None
         """Set where connections may be handed over."""
+        self.app = config.loaded_app
+        """What connections serve unless they drain. The proxy headers and the router stand in front of it, no more."""
         self._client = ProxyHeadersMiddleware(_nothing, config.forwarded_allow_ips) if config.proxy_headers else None
 
     def begin(
@@ -143,6 +146,15 @@ class Accepting:
         contextvars.copy_context().run(write)
 
 
+class _NobodyWaits:
+    """The message event of a request that no app has."""
+
+    def set(self) -> None: ...
+
+
+_NOBODY_WAITS: Final = _NobodyWaits()
+
+
 async def _nothing(scope: Any, receive: Any, send: Any) -> None:
     """An app that only lets the proxy headers be read."""
 
@@ -190,10 +202,9 @@ class Remote(Stream):
             if cycle.body:
                 body = bytes(cycle.body)
         link = self.link
-        found = self.found
         number = link.number()
         try:
-            frame = self._again(number, flags, body) or packed(
+            frame = packed(
                 OPEN_RAW,
                 number,
                 (  # an `OpenRaw`, without making one
@@ -207,7 +218,7 @@ class Remote(Stream):
                     scope["server"],
                     scope["scheme"],
                     scope["http_version"],
-                    None if found.recalled else self.accepting.router.meta(found),
+                    self.accepting.router.meta(self.found),
                     body,
                 ),
             )
@@ -225,17 +236,6 @@ class Remote(Stream):
             self._taken = []
             link.write_all([frame, *self._pieces()])
         return True
-
-    def _again(self, number: int, flags: int, body: bytes) -> bytes | None:
-        """The frame, where most of it was packed before."""
-        protocol = self.protocol
-        head = protocol.head
-        if head is None or not self.found.recalled:
-            return None
-        peer = protocol.peer
-        if peer is None:
-            peer = protocol.peer = packed_peer(protocol.client, protocol.server, protocol.scheme or "http")
-        return open_raw(number, flags, head.packed, peer, body)
 
     # the request's body
     def pump(self) -> None:
@@ -361,9 +361,12 @@ class Remote(Stream):
         if self._taken:
             cycle.body[:0] = b"".join(self._taken)
             cycle.message_event.set()
+        self._run_here(cycle, error)
+
+    def _run_here(self, cycle: RequestResponseCycle, error: HopError) -> None:
         scope: Any = cycle.scope
         scope[DECIDED] = Failed(self.found, self.owner, error)
-        protocol.run_here(cycle)
+        self.protocol.run_here(cycle)
 
     def _done(self) -> None:
         if self.protocol.remote is self:
@@ -373,6 +376,61 @@ class Remote(Stream):
         if not self.ended:
             self.ended = True
             self.link.release(self.id)
+
+
+class RemoteAgain(Remote):
+    """One whose head came before and whose body is all here: it stands for the cycle, which is made only if the owner
+    refuses."""
+
+    # what a connection asks of a cycle
+    response_complete = False
+    disconnected = False
+    keep_alive = True
+    more_body = False
+    message_event = _NOBODY_WAITS
+
+    sent = True
+
+    def __init__(
+        self,
+        accepting: Accepting,
+        link: AcceptorLink,
+        protocol: SessionHttpToolsProtocol,
+        head: Head,
+        body: bytes,
+        found: Found,
+        owner: str,
+    ) -> None:
+        self.accepting = accepting
+        self.link = link
+        self.protocol = protocol
+        self.head = head
+        self.body = body
+        self.found = found
+        self.owner = owner
+        peer = protocol.peer
+        if peer is None:
+            peer = protocol.peer = packed_peer(protocol.client, protocol.server, protocol.scheme or "http")
+        self.id = number = link.number()
+        link.streams[number] = self
+        link.write(open_again(number, KEEP | COMPLETE, head.packed, peer, body))
+
+    @property
+    def cycle(self) -> Any:  # type: ignore[override]
+        return self
+
+    @property
+    def scope(self) -> Any:
+        return scope_of(self.protocol, self.head, {})
+
+    def _back(self, error: HopError) -> None:
+        self._detach()
+        self._done()
+        protocol = self.protocol
+        if not protocol.transport.is_closing():
+            cycle = cycle_of(protocol, self.head, self.body)
+            cycle.keep_alive = self.keep_alive
+            self._run_here(cycle, error)
 
 
 def _closing(data: bytes) -> bytes:

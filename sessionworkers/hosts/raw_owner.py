@@ -16,11 +16,14 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.server import ServerState
 
+from sessionworkers.affinity.found import Found
+from sessionworkers.hop import codec
 from sessionworkers.hop.codec import ASK, COMPLETE, KEEP, TUNNEL, OpenRaw
 from sessionworkers.hop.raw import ServedRaw
-from sessionworkers.hosts.cycle import Cycle
+from sessionworkers.hosts.cycle import Cycle, known_app
+from sessionworkers.hosts.heads import LONGEST, MOST, Head, scope_of
 from sessionworkers.hosts.raw_tunnel import OwnedTunnel
-from sessionworkers.worker.router import DECIDED, Carried
+from sessionworkers.worker.router import DECIDED, Carried, Router
 
 log = logging.getLogger("uvicorn.error")
 
@@ -34,7 +37,10 @@ class RawOwner:
         self.state = state
         self.loop = asyncio.get_running_loop()
         self.app = config.loaded_app
-        self.asgi = {"version": config.asgi_version, "spec_version": "2.3"}
+        self.router: Router = config.worker.app
+        self._heads: dict[bytes, Head] = {}
+        self._peers: dict[bytes, Peer] = {}
+        self.asgi_version: str = config.asgi_version
         self.root_path: str = config.root_path
         self.limit: int | None = config.limit_concurrency
 
@@ -43,8 +49,70 @@ class RawOwner:
         if head.flags & TUNNEL:
             OwnedTunnel(self, stream, head)
             return None
-        request = stream.request = OwnedRequest(self, stream, head)
-        run = request.run_asgi(service_unavailable if self.limit is not None and self._full() else self.app)
+        path = head.path
+        scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": head.http_version,
+            "server": head.server,
+            "client": head.client,
+            "scheme": head.scheme,
+            "root_path": self.root_path,
+            "headers": head.headers,
+            "state": self.state(),
+            "method": head.method,
+            "path": path,
+            "raw_path": path.encode("ascii") if head.raw_path is None else head.raw_path,
+            "query_string": head.query,
+        }
+        request = OwnedRequest(self, stream, scope, head.flags, head.body)
+        request.meta = head.meta
+        return self._think(request)
+
+    def open_again(
+        self, stream: ServedRaw, flags: int, head: bytes, peer: bytes, body: bytes
+    ) -> asyncio.Task[None] | None:
+        """A stream was opened with a head that may have come before. Raises `Unreadable`."""
+        known = self._heads.get(head)
+        client = self._peers.get(peer)
+        if known is None or client is None:
+            known, client = self._read(flags, head, peer)
+        request = OwnedRequest(self, stream, scope_of(client, known, self.state()), flags, body)
+        if self.limit is None and known.direct:
+            found = self.router.again(known)
+            record = self.router.here(found) if type(found) is Found else None
+            if record is not None:
+                return self._run(request, known_app(request, self.router, found, record))
+        return self._think(request)
+
+    def _read(self, flags: int, head: bytes, peer: bytes) -> tuple[Head, Peer]:
+        """Read what will not have to be read again."""
+        whole = codec.whole(flags, head, peer, b"")
+        client = Peer(self, whole)
+        line = {
+            "method": whole.method,
+            "path": whole.path,
+            "raw_path": whole.raw_path,
+            "query_string": whole.query,
+            "headers": whole.headers,
+        }
+        known = Head(line, 0, self.router.key(line), head)
+        for kept in (self._heads, self._peers):
+            if len(kept) >= MOST:
+                kept.clear()
+        self._peers[peer] = client
+        if len(head) <= LONGEST:
+            self._heads[head] = known
+        return known, client
+
+    def _think(self, request: OwnedRequest) -> asyncio.Task[None]:
+        """Run a request about which the router has to think."""
+        scope: Any = request.scope
+        scope[DECIDED] = request
+        return self._run(request, service_unavailable if self.limit is not None and self._full() else self.app)
+
+    def _run(self, request: OwnedRequest, app: Any) -> asyncio.Task[None]:
+        run = request.run_asgi(app)
         if not self.config.reset_contextvars:
             task = self.loop.create_task(run)
         elif sys.version_info >= (3, 11):
@@ -61,47 +129,42 @@ class RawOwner:
         return limit is not None and (len(state.connections) >= limit or len(state.tasks) + 1 >= limit)
 
 
+class Peer:
+    """A client's connection to another worker, as far as a request's scope tells of it."""
+
+    __slots__ = ("asgi_version", "client", "root_path", "scheme", "server")
+
+    def __init__(self, owner: RawOwner, head: OpenRaw) -> None:
+        self.asgi_version = owner.asgi_version
+        self.client = head.client
+        self.root_path = owner.root_path
+        self.scheme = head.scheme
+        self.server = head.server
+
+
 class OwnedRequest(Cycle, Carried):
     """One request of another worker's client."""
 
-    def __init__(self, owner: RawOwner, stream: ServedRaw, head: OpenRaw) -> None:
+    def __init__(self, owner: RawOwner, stream: ServedRaw, scope: dict[str, Any], flags: int, body: bytes) -> None:
         self.owner = owner
         self.stream = stream
-        self.meta = head.meta
-        flags = head.flags
-        path = head.path
-        scope: dict[str, Any] = {
-            "type": "http",
-            "asgi": owner.asgi.copy(),
-            "http_version": head.http_version,
-            "server": head.server,
-            "client": head.client,
-            "scheme": head.scheme,
-            "root_path": owner.root_path,
-            "headers": head.headers,
-            "state": owner.state(),
-            "method": head.method,
-            "path": path,
-            "raw_path": path.encode("ascii") if head.raw_path is None else head.raw_path,
-            "query_string": head.query,
-            DECIDED: self,
-        }
+        stream.request = self
         super().__init__(
-            scope=scope,  # type: ignore[arg-type]
-            transport=stream,  # type: ignore[arg-type]
-            flow=stream,  # type: ignore[arg-type]
-            logger=log,
-            access_logger=log,
-            access_log=False,
-            default_headers=owner.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=flags & ASK != 0,
-            keep_alive=flags & KEEP != 0,
-            on_response=self._complete,
+            scope,  # type: ignore[arg-type]
+            stream,  # type: ignore[arg-type]
+            stream,  # type: ignore[arg-type]
+            log,
+            log,
+            False,
+            owner.server_state.default_headers,
+            asyncio.Event(),
+            flags & ASK != 0,
+            flags & KEEP != 0,
+            self._complete,
         )
         if flags & COMPLETE:
-            if head.body:
-                self.body += head.body
+            if body:
+                self.body += body
             self.more_body = False
             self.message_event.set()
 

@@ -113,7 +113,7 @@ class SessionConfig(uvicorn.Config):
         member = self.worker.member
         if self.accepting is None or member is None or self.worker.runtime is None:
             return
-        self.worker.open_raw = RawOwner(self, self.server_state, state).open
+        self.worker.opens_raw = RawOwner(self, self.server_state, state)
         if self.settings.handover and raw.HANDOVER and not self.is_ssl:
             roster = Roster(self.worker.runtime)
             self.handover = Handover(member.uid, roster.socket_path, self._adopt)

@@ -109,6 +109,11 @@ class Session:
         return True
 
 
+def visit_now() -> Visit | None:
+    """The request that is being handled in this context."""
+    return _visit.get()
+
+
 def current_session() -> Session | None:
     """The session of the request that is being handled, or None outside of one that can have a session.
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from sessionworkers.affinity.auto import MAX_REPLY
 from sessionworkers.affinity.ids import looks_random
 from sessionworkers.affinity.lifecycle import Event, State
 from sessionworkers.affinity.ruleset import Found
 from sessionworkers.affinity.views import RequestView
-from sessionworkers.ledger.book import Record
+from sessionworkers.ledger.book import Book, Record
 from sessionworkers.ledger.current import _visit
 from sessionworkers.ledger.ledger import Ledger, Scope, Visit
 from sessionworkers.ledger.reply import Reply
@@ -24,9 +24,20 @@ from sessionworkers.ledger.reply import Reply
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
+
+class Remembering(Protocol):
+    """The router. ``remembers``: what it decided before still stands."""
+
+    remembers: bool
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]: ...
+
+
 _STRINGS = re.compile(rb'"([^"\s]{14,})"').findall
 """JSON strings long enough for an ID (`looks_random` wants 16). Where a match is none, as in ``":1234567890123,"``, it
 is at least never the request's own ID, so that the body is then read in earnest."""
+_TELLING = ("json", "events")
+"""Kinds of bodies in which `auto` finds IDs."""
 _MANY = 4
 """More of them are looked at by the whole machinery."""
 
@@ -45,38 +56,83 @@ def may_teach(body: bytes, own: bytes) -> bool:
 
 
 class Known(Visit):
-    """One request, and its ``send``: a plain function that gives the server's own awaitable; no frame of ours waits."""
+    """One plain request of the session ``record``, or of none (``found`` and ``record`` None), as an ASGI app.
 
-    __slots__ = ("_full", "_head", "_kind", "_send")
+    ``otherwise`` is the app to run if that is no longer so when the request begins. `Ledger.serve` does the same for
+    any request.
+    """
 
-    def __init__(self, ledger: Ledger, scope: Scope, found: Found | None, record: Record | None, send: Send) -> None:
-        # As Visit's own, which would be a call more; the request's view is made if the reply turns out to need it.
+    _kind = ""  # of a body that may tell an ID
+    _head: Any = None
+    _full: Reply | None = None
+    watches = True
+    """Off: the host looks at the reply itself, by `look`."""
+    request: RequestView = None  # type: ignore[assignment] # made if the reply turns out to need it
+
+    def __init__(self, ledger: Ledger, found: Found | None, record: Record | None, otherwise: Remembering) -> None:
+        # Not Visit's, which would be a call more.
         self.ledger = ledger
-        self.scope = scope
-        self.request = None  # type: ignore[assignment]
         self.found = found
-        self.start_rule = self.watch = self.pending = None
-        self.outcome_known = self.sighted = False
         self.record = record
-        self._session = record.handle if record is not None else None
-        self._send = send
-        self._kind = ""  # of a body that may tell an ID
-        self._head: Any = None
-        self._full: Reply | None = None
+        self.otherwise = otherwise
+        if record is not None and record.handle is not None:
+            self._session = record.handle
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        record = self.record
+        ledger = self.ledger
+        if record is None:
+            if not self.otherwise.remembers:
+                return await self.otherwise(scope, receive, send)
+        else:
+            found = self.found
+            assert found is not None
+            primary = found.primary
+            how = record.keys.get(primary.key)
+            if how is None:
+                return await self.otherwise(scope, receive, send)
+            record.in_use += 1
+            record.requests += 1
+            if record.state is State.LEARNED:
+                record.step(Event.USED)
+            if how or not record.carriers >> primary.carrier & 1:
+                ledger.book.sent_back(record, primary.key, primary.carrier)
+        if self.watches:  # else it would be a cycle of references: what the host looks by knows the request
+            self._send = send
+            send = self.send
+        _visit.set(self)
+        try:
+            await ledger.app(scope, receive, send)
+            _visit.set(None)  # not after a failure: the host answers it, and logs it, in the name of this request
+        finally:
+            record = self.record
+            if record is not None:
+                leave(ledger.book, record)
+
+    # A plain function that gives the server's own awaitable; no frame of ours waits.
     def send(self, event: Any) -> Awaitable[None]:
         """Pass ``event`` on when all that it tells is claimed."""
+        full = self.look(event, self._send)
+        return self._send(event) if full is None else full.send(event)
+
+    def look(self, event: Any, send: Send) -> Reply | None:
+        """What has to have ``event`` in place of ``send``; None: it tells nothing, and goes there."""
         if self._full is not None:
-            return self._full.send(event)
+            return self._full
+        try:
+            return self._look(event, send)
+        except (TypeError, ValueError, AttributeError, LookupError):
+            return None  # no ASGI message: the host finds the words for it
+
+    def _look(self, event: Any, send: Send) -> Reply | None:
         kind = event["type"]
         if kind == "http.response.start":
             rules = self.ledger.rules
             in_head, body_kind = rules.reply_interest.glance(event.get("headers") or ())
             if in_head or (rules.body_learners and rules.body_learners.get(body_kind)):
-                return self._grow().send(event)
-            if rules.auto is not None and (body_kind == "json" or body_kind == "events"):
-                self._kind = body_kind
-                self._head = event
+                return self._grow(send)
+            self.heard(event, body_kind)
         elif self._kind and kind == "http.response.body":
             found = self.found
             own = found.primary.value.encode() if found is not None else b""
@@ -84,50 +140,28 @@ class Known(Visit):
             if self._kind == "events" or event.get("more_body", False) or (
                 len(body) <= MAX_REPLY and may_teach(body, own)
             ):  # fmt: skip
-                full = self._grow()
+                full = self._grow(send)
                 self.head(self._head["status"], self._head.get("headers") or ())  # it left, and told nothing
-                return full.send(event)
+                return full
             self._kind = ""
-        return self._send(event)
+        return None
 
-    def _grow(self) -> Reply:
+    def heard(self, start: Any, body_kind: str) -> None:
+        """The reply's head told nothing. ``body_kind``: of the body that follows."""
+        if body_kind in _TELLING and self.ledger.rules.auto is not None:
+            self._kind = body_kind
+            self._head = start
+
+    def _grow(self, send: Send) -> Reply:
         """From here on the whole machinery."""
         self.request = RequestView.from_scope(self.scope)
         self.watch = self.ledger.rules.watch(self.request, self.found)
-        self._full = Reply(self, self._send)
+        self._full = Reply(self, send)
         return self._full
 
 
-async def serve_known(
-    ledger: Ledger, record: Record | None, found: Found | None, scope: Scope, receive: Receive, send: Send
-) -> None:
-    """Run the app for a plain request of the session ``record``, or for one that names none (both None).
-
-    `Ledger.serve` does the same for any request.
-    """
-    visit = Known(ledger, scope, found, record, send)
-    if record is not None and found is not None:
-        record.in_use += 1
-        record.requests += 1
-        if record.state is State.LEARNED:
-            record.step(Event.USED)
-        primary = found.primary
-        if record.keys[primary.key] or not record.carriers >> primary.carrier & 1:
-            ledger.book.sent_back(record, primary.key, primary.carrier)
-    _visit.set(visit)
-    try:
-        await ledger.app(scope, receive, visit.send)
-    finally:
-        _visit.set(None)
-        leave(ledger, visit)
-
-
-def leave(ledger: Ledger, visit: Visit) -> None:
+def leave(book: Book, record: Record) -> None:
     """The request is over."""
-    record = visit.record
-    if record is None:
-        return
-    book = ledger.book
     record.in_use -= 1
     record.last = now = book.clock()
     # A session in the middle of its life only ever ends later than was thought: the sweeper finds out when it looks.

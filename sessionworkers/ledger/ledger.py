@@ -178,19 +178,15 @@ class Ledger:
 class Visit:
     """One request on its owner's side."""
 
-    __slots__ = (
-        "_session",
-        "found",
-        "ledger",
-        "outcome_known",
-        "pending",
-        "record",
-        "request",
-        "scope",
-        "sighted",
-        "start_rule",
-        "watch",
-    )
+    start_rule: Rule | None = None
+    watch: ReplyWatch | None = None
+    record: Record | None = None
+    pending: Named | None = None
+    """An unclaimed ID that is claimed only when the reply shows that the app used it."""
+    outcome_known = False
+    sighted = False
+    """This request had its inferred ID claimed on sight: dropped again if the app did not use it."""
+    _session: Session | None = None
 
     def __init__(
         self,
@@ -207,13 +203,6 @@ class Visit:
         self.found = found
         self.start_rule = start_rule
         self.watch = watch
-        self.record: Record | None = None
-        self.pending: Named | None = None
-        """An unclaimed ID that is claimed only when the reply shows that the app used it."""
-        self.outcome_known = False
-        self.sighted = False
-        """This request had its inferred ID claimed on sight: dropped again if the app did not use it."""
-        self._session: Session | None = None
 
     # 1
 

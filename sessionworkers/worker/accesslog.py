@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from sessionworkers.affinity.found import Found
 from sessionworkers.affinity.ids import mask
+from sessionworkers.ledger.current import visit_now
 
 _route: contextvars.ContextVar[tuple[Found, str] | None] = contextvars.ContextVar("sessionworkers_route", default=None)
 
@@ -30,6 +31,10 @@ class MaskIDs(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         route = _route.get()
+        if route is None:
+            visit = visit_now()
+            if visit is not None and visit.found is not None:
+                route = (visit.found, "here")  # it took the short way, on which nothing is noted
         record.route = route[1] if route is not None else "-"
         if route is not None and isinstance(record.args, tuple):
             ids = _values(route[0])

@@ -21,7 +21,7 @@ from typing import Any
 
 from sessionworkers.affinity.decide import Answer, Arrival, Claim, Names, decide
 from sessionworkers.affinity.ids import mask
-from sessionworkers.affinity.recall import UNKNOWN, Key, Recall, plain
+from sessionworkers.affinity.recall import UNKNOWN, Kept, Key, Recall, plain
 from sessionworkers.affinity.rules import Mint
 from sessionworkers.affinity.ruleset import Found, NeedBody
 from sessionworkers.affinity.views import RequestView
@@ -29,7 +29,7 @@ from sessionworkers.errors import AppFailed, HopBroken, HopError, NotMine, Owner
 from sessionworkers.ledger.answers import Refused, app_failed, gone, refuse
 from sessionworkers.ledger.book import Record
 from sessionworkers.ledger.elsewhere import Elsewhere
-from sessionworkers.ledger.known import serve_known
+from sessionworkers.ledger.known import Known
 from sessionworkers.ledger.ledger import Ledger, Receive, Scope, Send
 from sessionworkers.worker.accesslog import note_route
 from sessionworkers.worker.body import BodyTooLarge, read_body
@@ -86,27 +86,24 @@ class Router:
         """Places new sessions, where they do not all begin where they arrive."""
         self._owners: dict[str, str] = {}
         self._recall = Recall(self.rules) if ledger.cookie is None else None
+        self.remembers = self._recall is not None
+        """What was decided for one request stands for the next one like it."""
 
     def think(self) -> None:
         """Decide every request anew: what was remembered was decided by a worker that takes new sessions."""
         self._recall = None
+        self.remembers = False
 
     def remember(self) -> None:
         """The end of `think`."""
         self._recall = Recall(self.rules) if self.ledger.cookie is None else None
+        self.remembers = self._recall is not None
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """The ASGI app. What was decided for the last request like this one is not thought over again."""
         decided = scope.pop(DECIDED, None)
         if type(decided) is tuple:
-            found, record = decided
-            if found is None:
-                if self._recall is not None:
-                    return serve_known(self.ledger, None, None, scope, receive, send)
-            elif found.primary.key in record.keys:  # it may have run out meanwhile
-                note_route(found, "here")
-                return serve_known(self.ledger, record, found, scope, receive, send)
-            decided = None
+            return self.known(*decided)(scope, receive, send)
         if self._recall is None or scope["type"] != "http":
             if decided is not None:
                 return self._decided(scope, receive, send, decided)
@@ -117,19 +114,35 @@ class Router:
             found = self._recall.find(scope)[1]
             record = self.ledger.book.get(found.primary.key) if type(found) is Found else None
             if record is not None:
-                return serve_known(self.ledger, record, found, scope, receive, send)
+                return self.known(found, record)(scope, receive, send)
             return self._decided(scope, receive, send, decided)
         else:
             return self._decided(scope, receive, send, decided)
         if found is UNKNOWN:
             return self._route(scope, receive, send, key)
         if found is None:
-            return serve_known(self.ledger, None, None, scope, receive, send)
+            return self.known(None, None)(scope, receive, send)
         record = self.ledger.book.get(found.primary.key)
         if record is not None:
-            note_route(found, "here")
-            return serve_known(self.ledger, record, found, scope, receive, send)
+            return self.known(found, record)(scope, receive, send)
         return self._answered(scope, receive, send, RequestView.from_scope(scope), found)
+
+    def known(self, found: Found | None, record: Record | None) -> Known:
+        """The app for one plain request of the session ``record``, or (both None) of none."""
+        return Known(self.ledger, found, record, self)
+
+    def again(self, kept: Kept) -> Found | Any | None:
+        """What is found in a request that came before; `UNKNOWN` if that must be thought over."""
+        recall = self._recall
+        return UNKNOWN if recall is None else recall.again(kept)
+
+    def here(self, found: Found) -> Record | None:
+        """The session of this worker that ``found`` names."""
+        return self.ledger.book.get(found.primary.key)
+
+    def owner(self, found: Found) -> str | None:
+        """The other worker that holds the session, where that is remembered."""
+        return self._owners.get(found.primary.key)
 
     def key(self, scope: Scope) -> Key | None:
         """For `elsewhere`, to be kept with the head of an HTTP request."""
@@ -198,7 +211,7 @@ class Router:
                         self._recall.note(key, request, found)
                         record = self._held(found)
                         if record is not None:
-                            await serve_known(self.ledger, record, found, scope, receive, send)
+                            await self.known(found, record)(scope, receive, send)
                             return
                 if found is not None:
                     note_route(found, "hop")
@@ -243,8 +256,7 @@ class Router:
             self._recall.note(key, request, found)
             record = self._held(found)
             if record is not None and found is not None:
-                note_route(found, "here")
-                await serve_known(self.ledger, record, found, scope, receive, send)
+                await self.known(found, record)(scope, receive, send)
                 return
         if found is not None and found.candidates:  # 3
             found = self._choose(found)

@@ -28,7 +28,7 @@ from sessionworkers.claims.store import ClaimStore
 from sessionworkers.errors import NotMine
 from sessionworkers.hop.link import Links
 from sessionworkers.hop.private import PrivateServer
-from sessionworkers.hop.raw import OpenRawly
+from sessionworkers.hop.raw import OpensRaw
 from sessionworkers.ledger.answers import Refused, refuse
 from sessionworkers.ledger.current import set_here
 from sessionworkers.ledger.ledger import App, Ledger, Receive, Scope, Send
@@ -132,7 +132,7 @@ class Worker:
         self._sweeper = Sweeper(self.ledger)
         self._private: PrivateServer | None = None
         self._control: Control | None = None
-        self.open_raw: OpenRawly | None = None
+        self.opens_raw: OpensRaw | None = None
         """Takes raw streams of other workers; the host sets it before `start`."""
         self.take_sockets: Callable[[socket.socket], None] | None = None
         """Takes connections by which other workers hand sockets over; the same."""
@@ -159,7 +159,7 @@ class Worker:
         self._sweeper.start()
         if self.member is not None:
             self._private = PrivateServer(self.member.uid, self.member.bind(), self._serve_private, state=state)
-            self._private.open_raw, self._private.take_sockets = self.open_raw, self.take_sockets
+            self._private.opens_raw, self._private.take_sockets = self.opens_raw, self.take_sockets
             await self._private.start()
         if self.explicit is not None:
             await self.explicit.start(state, local)

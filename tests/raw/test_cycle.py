@@ -11,8 +11,13 @@ import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from sessionworkers.affinity.auto import Auto
+from sessionworkers.affinity.ruleset import RuleSet
+from sessionworkers.affinity.words import parse_rule
+from sessionworkers.claims.memory import MemoryStore
 from sessionworkers.hosts import cycle as module
-from sessionworkers.hosts.cycle import KNOWN, QuickCycle, known
+from sessionworkers.hosts.cycle import KNOWN, KnownCycle, QuickCycle, Watched, known
+from sessionworkers.ledger.ledger import Ledger
 
 pytestmark = pytest.mark.skipif(not known(), reason="this uvicorn's cycle is another one, and is used as it is")
 
@@ -148,15 +153,32 @@ async def run(
     }  # fmt: skip
 
 
+LEDGER = Ledger(lambda *_: None, RuleSet([parse_rule("cookie:sid", "r")], Auto()), MemoryStore("me"))  # type: ignore[arg-type, return-value]
+
+
+class OfASession(KnownCycle):
+    """The cycle of a request whose session is known, as the hosts make it."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.visit = Watched(LEDGER, None, None, None)  # type: ignore[arg-type]
+        self.visit.scope = arguments["scope"]
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        return {name: value for name, value in super().__dict__.items() if name != "visit"}
+
+
 @pytest.mark.parametrize("keep_alive", [True, False], ids=["keep-alive", "close"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_the_same_as_uvicorns(name: str, method: str, keep_alive: bool) -> None:
+@pytest.mark.parametrize("ours", [QuickCycle, KnownCycle, OfASession])
+def test_the_same_as_uvicorns(name: str, method: str, keep_alive: bool, ours: type[RequestResponseCycle]) -> None:
     messages = SEQUENCES[name]
     module._lines.clear()
-    for _ in ("at first", "from memory"):
+    for _ in ("at first", "once more", "from memory"):
         theirs = asyncio.run(run(RequestResponseCycle, messages, method, keep_alive))
-        assert asyncio.run(run(QuickCycle, messages, method, keep_alive)) == theirs
+        assert asyncio.run(run(ours, messages, method, keep_alive)) == theirs
 
 
 def test_the_access_log_too() -> None:

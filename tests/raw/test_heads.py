@@ -7,20 +7,33 @@ what it is given and spoils it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from sessionworkers.hop.codec import OPEN_RAW, open_raw, packed, packed_head, packed_peer, read_raw
+from sessionworkers.errors import FrameError
+from sessionworkers.hop.codec import open_again, packed_head, packed_peer, read_again, whole
 from sessionworkers.hosts import heads as module
 from sessionworkers.hosts.cycle import known
 from sessionworkers.hosts.heads import LONGEST, MOST, Heads
 from sessionworkers.hosts.protocol import PlainHttpToolsProtocol, SessionHttpToolsProtocol
 
 pytestmark = pytest.mark.skipif(not known(), reason="this uvicorn's protocol is another one, and is used as it is")
+
+
+@pytest.fixture(autouse=True)
+def levels() -> Iterator[None]:
+    """`Config` sets the loggers' levels for the whole process."""
+    loggers = [logging.getLogger(name) for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi")]
+    before = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
 
 
 def get(path: str = "/a?b=1", *lines: str, method: str = "GET", version: str = "1.1") -> bytes:
@@ -114,7 +127,7 @@ class App:
 async def run(protocol: Any, connections: list[list[bytes]], heads: Heads | None) -> list[Any]:
     """What the app got and the client was answered; each packet waits for what the one before has caused."""
     app, found = App(), []
-    config = Config(app, root_path="/root", log_level="critical")
+    config = Config(app, root_path="/root", log_level="critical", log_config=None)
     config.load()
     config.loaded_app = app
     config.accepting = None  # type: ignore[attr-defined]
@@ -216,16 +229,20 @@ def test_what_is_kept_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"x" * 70_000])
-def test_the_frame_in_parts_is_the_frame(body: bytes) -> None:
+def test_a_head_that_came_before_travels_in_parts(body: bytes) -> None:
     headers = ((b"host", b"here"), (b"cookie", b"sid=\xff" + b"a" * 40))
     head = ("POST", "/ä/b", b"/%C3%A4/b", b"q=1", headers)
     for client, server in ((("127.0.0.1", 54321), ("::1", 80)), (None, ("/run/app.sock", None))):
-        whole = (3, *head, client, server, "http", "1.1", None, body)
-        assert open_raw(7, 3, packed_head(*head), packed_peer(client, server, "http"), body) == packed(
-            OPEN_RAW, 7, whole
-        )
-        read = read_raw(packed(OPEN_RAW, 7, whole)[9:])
-        assert (read.method, read.path, read.headers, read.body) == ("POST", "/ä/b", list(headers), body)
+        frame = open_again(7, 3, packed_head(*head), packed_peer(client, server, "http"), body)
+        parts = read_again(frame[9:])
+        assert parts == (3, packed_head(*head), packed_peer(client, server, "http"), body)
+        read = whole(*parts)
+        assert (read.method, read.path, read.raw_path, read.query, read.headers) == (*head[:4], list(headers))
+        assert (read.client, read.server, read.scheme, read.http_version) == (client, server, "http", "1.1")
+        assert (read.flags, read.meta, read.body) == (3, None, body)
+        for size in (0, 4, 30, len(frame) - 9 - len(body) - 1):
+            with pytest.raises(FrameError):
+                read_again(frame[9 : 9 + size])
 
 
 def test_the_running_one_of_pipelined_requests_is_told_that_its_client_is_gone() -> None:
@@ -239,7 +256,7 @@ def test_the_running_one_of_pipelined_requests_is_told_that_its_client_is_gone()
             told.append((await receive())["type"])
             await send({"type": "http.response.start", "status": 200, "headers": []})
 
-        config = Config(app, log_level="critical")
+        config = Config(app, log_level="critical", log_config=None)
         config.load()
         config.loaded_app = app
         config.accepting = config.heads = None  # type: ignore[attr-defined]
