@@ -29,10 +29,10 @@ HALF_CLOSED = 0.1
 """Seconds that an owner has to answer a client that has closed its half of the connection. uvicorn closes at once,
 which an app on this very worker may outrun; a hop never could."""
 
-SESSION_COUNTS = 4
+SESSION_COUNTS = 8
 IN_A_ROW = 3 * SESSION_COUNTS
-"""Requests for one other worker after which their connection moves there: three of one session, or twelve of several. A
-hand-over costs what four forwards do; two are forwarded before it is known that more will come, and who asks for many
+"""Requests for one other worker after which their connection moves there: three of one session, or seventeen of several.
+A hand-over costs what four forwards do; two are forwarded before it is known that more will come, and who asks for many
 sessions (a proxy, a test) will soon ask for another worker's. It doubles with each move."""
 MOST_DOUBLINGS = 8
 _NO_SCOPE: Any = {}
