@@ -17,8 +17,8 @@ one request, given by the acceptor, rising by one. A stream's frames, in the ord
                                                  DONE    the app returned;  FAIL   it raised: last frame
 
 A stream opened by OPEN_RAW carries the reply as the bytes that the client gets: RAW, and as its last frame RAW_KEEP or
-RAW_CLOSE, by what becomes of the client's connection. OPEN_AGAIN is an OPEN_RAW in parts: the owner knows a head that
-came before by its bytes. With TUNNEL both directions are such bytes (a WebSocket that
+RAW_CLOSE, by what becomes of the client's connection. OPEN_AGAIN is an OPEN_RAW in parts, by whose bytes the
+owner knows a head that came before. With TUNNEL both directions are such bytes (a WebSocket that
 cannot be handed over): DATA from the acceptor, RAW from the owner.
 
 A reply that is complete ends its stream without a DONE. Each side may send a stream's body bytes and WebSocket messages
@@ -32,6 +32,7 @@ that no new stream may be opened; open ones go on.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -190,11 +191,11 @@ read_bye: Final = msgspec.msgpack.Decoder(Bye).decode
 read_setting: Final = msgspec.msgpack.Decoder(Setting).decode
 read_open: Final = msgspec.msgpack.Decoder(Open).decode
 read_raw: Final = msgspec.msgpack.Decoder(OpenRaw).decode
+read_packed_head: Final = msgspec.msgpack.Decoder(tuple[str, str, bytes, bytes, list[Pair]]).decode
+read_packed_peer: Final = msgspec.msgpack.Decoder(tuple[Address | None, Address | None, str]).decode  # type: ignore[arg-type, misc, unused-ignore]
 read_head: Final = msgspec.msgpack.Decoder(Head).decode
 read_refusal: Final = msgspec.msgpack.Decoder(Refusal).decode
 read_event: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
-
-_OPEN_RAW: Final = bytes((0x90 + len(OpenRaw.__struct_fields__),))  # msgpack: an array of so many
 
 Frame = tuple[int, int, Any]
 """Kind, stream, payload: bytes, but a memoryview for a large piece of a raw reply, which is only passed on."""
@@ -211,19 +212,19 @@ def _framed(kind: int, stream: int, payload: bytes) -> bytes:
     return _HEADER.pack(len(payload), kind, stream) + payload
 
 
-def packed_head(method: str, path: str, raw_path: bytes, query: bytes, headers: object) -> bytes:
-    """The part of an `OpenRaw` that a request's head decides, for `open_again`. TypeError: msgpack cannot carry it."""
-    return b"".join(map(encode, (method, path, raw_path, query, headers)))
+def packed_head(method: str, path: str, raw_path: bytes, query: bytes, headers: Sequence[Pair]) -> bytes:
+    """A request's head for `open_again`. TypeError: msgpack cannot carry it."""
+    return encode((method, path, raw_path, query, headers))
 
 
 def packed_peer(client: Address | None, server: Address | None, scheme: str) -> bytes:
-    """The part that the connection decides: of HTTP/1.1, and of a session that the head alone tells."""
-    return b"".join(map(encode, (client, server, scheme, "1.1", None)))
+    """A client's connection, for `open_again`."""
+    return encode((client, server, scheme))
 
 
 def open_again(stream: int, flags: int, head: bytes, peer: bytes, body: bytes) -> bytes:
-    """The same as an OPEN_AGAIN, for a body of at most `PIECE` bytes: nothing of it is packed again, or unpacked.
-    ``struct.error``: a part is longer than 64 KB."""
+    """An OPEN_AGAIN: an HTTP/1.1 request whose head tells all, in parts that were packed before and are not unpacked
+    again. ``body`` is all of it, at most `PIECE` bytes. ``struct.error``: head or peer are longer than 64 KB."""
     size = _PARTS.size + len(head) + len(peer) + len(body)
     parts = _HEADER.pack(size, OPEN_AGAIN, stream), _PARTS.pack(flags, len(head), len(peer)), head, peer, body
     return b"".join(parts)
@@ -239,11 +240,6 @@ def read_again(payload: bytes) -> tuple[int, bytes, bytes, bytes]:
     if body > len(payload):
         raise FrameError("a head in parts is shorter than it says")
     return flags, payload[_PARTS.size : at], payload[at:body], payload[body:]
-
-
-def whole(flags: int, head: bytes, peer: bytes, body: bytes) -> OpenRaw:
-    """What an OPEN_AGAIN says, read. Raises `Unreadable`."""
-    return read_raw(b"".join((_OPEN_RAW, encode(flags), head, peer, encode(body))))
 
 
 def bare(kind: int, stream: int) -> bytes:

@@ -192,17 +192,25 @@ class KnownCycle(QuickCycle):
     """
 
     visit: Watched | None = None
+    """None, too, when nothing that is still to come can teach anything."""
 
     async def send(self, message: Any) -> None:
         visit = self.visit
         if visit is not None:
             if not self.response_started and self._again(message, visit):
+                if not visit.kind:
+                    self.visit = None
                 return None
             full = visit.look(message, self._pass)
             if full is not None:
-                return await full.send(message)
+                await full.send(message)
+                if full.through:
+                    self.visit = None
+                return None
         if not self._sent(message):
             await RequestResponseCycle.send(self, message)
+        if visit is not None and self.response_started and not visit.kind:
+            self.visit = None
         return None
 
     async def _pass(self, message: Any) -> None:

@@ -31,8 +31,8 @@ which an app on this very worker may outrun; a hop never could."""
 
 SESSION_COUNTS = 8
 IN_A_ROW = 3 * SESSION_COUNTS
-"""Requests for one other worker after which their connection moves there: three of one session, or seventeen of several.
-A hand-over costs what four forwards do; two are forwarded before it is known that more will come, and who asks for many
+"""Requests for one other worker after which their connection moves there: three of one session, or seventeen of some. A
+hand-over costs what four forwards do; two are forwarded before it is known that more will come, and who asks for many
 sessions (a proxy, a test) will soon ask for another worker's. It doubles with each move."""
 MOST_DOUBLINGS = 8
 _NO_SCOPE: Any = {}

@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 
 from sessionworkers.affinity.found import Found
 from sessionworkers.hop import codec
-from sessionworkers.hop.codec import ASK, COMPLETE, KEEP, TUNNEL, OpenRaw
+from sessionworkers.hop.codec import ASK, COMPLETE, KEEP, TUNNEL, Address, OpenRaw
 from sessionworkers.hop.raw import ServedRaw
 from sessionworkers.hosts.cycle import Cycle, known_app
 from sessionworkers.hosts.heads import LONGEST, MOST, Head, scope_of
@@ -73,10 +73,8 @@ class RawOwner:
         self, stream: ServedRaw, flags: int, head: bytes, peer: bytes, body: bytes
     ) -> asyncio.Task[None] | None:
         """A stream was opened with a head that may have come before. Raises `Unreadable`."""
-        known = self._heads.get(head)
-        client = self._peers.get(peer)
-        if known is None or client is None:
-            known, client = self._read(flags, head, peer)
+        known = self._heads.get(head) or self._read_head(head)
+        client = self._peers.get(peer) or self._read_peer(peer)
         request = OwnedRequest(self, stream, scope_of(client, known, self.state()), flags, body)
         if self.limit is None and known.direct:
             found = self.router.again(known)
@@ -85,25 +83,23 @@ class RawOwner:
                 return self._run(request, known_app(request, self.router, found, record))
         return self._think(request)
 
-    def _read(self, flags: int, head: bytes, peer: bytes) -> tuple[Head, Peer]:
-        """Read what will not have to be read again."""
-        whole = codec.whole(flags, head, peer, b"")
-        client = Peer(self, whole)
-        line = {
-            "method": whole.method,
-            "path": whole.path,
-            "raw_path": whole.raw_path,
-            "query_string": whole.query,
-            "headers": whole.headers,
-        }
-        known = Head(line, 0, self.router.key(line), head)
-        for kept in (self._heads, self._peers):
-            if len(kept) >= MOST:
-                kept.clear()
-        self._peers[peer] = client
-        if len(head) <= LONGEST:
-            self._heads[head] = known
-        return known, client
+    def _read_head(self, packed: bytes) -> Head:
+        """Read a head that will not have to be read again."""
+        method, path, raw_path, query, headers = codec.read_packed_head(packed)
+        line = {"method": method, "path": path, "raw_path": raw_path, "query_string": query, "headers": headers}
+        known = Head(line, 0, self.router.key(line), packed)
+        if len(packed) <= LONGEST:
+            if len(self._heads) >= MOST:
+                self._heads.clear()
+            self._heads[packed] = known
+        return known
+
+    def _read_peer(self, packed: bytes) -> Peer:
+        """The same for a client's connection."""
+        if len(self._peers) >= MOST:
+            self._peers.clear()
+        peer = self._peers[packed] = Peer(self, *codec.read_packed_peer(packed))
+        return peer
 
     def _think(self, request: OwnedRequest) -> asyncio.Task[None]:
         """Run a request about which the router has to think."""
@@ -134,12 +130,12 @@ class Peer:
 
     __slots__ = ("asgi_version", "client", "root_path", "scheme", "server")
 
-    def __init__(self, owner: RawOwner, head: OpenRaw) -> None:
+    def __init__(self, owner: RawOwner, client: Address | None, server: Address | None, scheme: str) -> None:
         self.asgi_version = owner.asgi_version
-        self.client = head.client
+        self.client = client
         self.root_path = owner.root_path
-        self.scheme = head.scheme
-        self.server = head.server
+        self.scheme = scheme
+        self.server = server
 
 
 class OwnedRequest(Cycle, Carried):

@@ -62,7 +62,8 @@ class Known(Visit):
     any request.
     """
 
-    _kind = ""  # of a body that may tell an ID
+    kind = ""
+    """Of a body that may tell an ID."""
     _head: Any = None
     _full: Reply | None = None
     watches = True
@@ -133,23 +134,23 @@ class Known(Visit):
             if in_head or (rules.body_learners and rules.body_learners.get(body_kind)):
                 return self._grow(send)
             self.heard(event, body_kind)
-        elif self._kind and kind == "http.response.body":
+        elif self.kind and kind == "http.response.body":
             found = self.found
             own = found.primary.value.encode() if found is not None else b""
             body = event.get("body", b"")
-            if self._kind == "events" or event.get("more_body", False) or (
+            if self.kind == "events" or event.get("more_body", False) or (
                 len(body) <= MAX_REPLY and may_teach(body, own)
             ):  # fmt: skip
                 full = self._grow(send)
                 self.head(self._head["status"], self._head.get("headers") or ())  # it left, and told nothing
                 return full
-            self._kind = ""
+            self.kind = ""
         return None
 
     def heard(self, start: Any, body_kind: str) -> None:
         """The reply's head told nothing. ``body_kind``: of the body that follows."""
         if body_kind in _TELLING and self.ledger.rules.auto is not None:
-            self._kind = body_kind
+            self.kind = body_kind
             self._head = start
 
     def _grow(self, send: Send) -> Reply:

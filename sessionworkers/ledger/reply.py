@@ -23,18 +23,19 @@ Send = Callable[[Any], Awaitable[None]]
 class Reply:
     """Wraps one request's ``send``."""
 
-    __slots__ = ("_held", "_refused", "_send", "_through", "visit")
+    __slots__ = ("_held", "_refused", "_send", "through", "visit")
 
     def __init__(self, visit: Visit, send: Send) -> None:
         self.visit = visit
         self._send = send
         self._held: Any = None
         self._refused = False
-        self._through = False  # what is left of the body tells nothing
+        self.through = False
+        """What is left of the body tells nothing."""
 
     def send(self, event: Any) -> Awaitable[None]:
         """Pass ``event`` on when all that it tells is claimed."""
-        if self._through and event["type"] == "http.response.body":
+        if self.through and event["type"] == "http.response.body":
             return self._send(event)  # the server's own: a stream of many events pays for the first ones only
         return self._look(event)
 
@@ -92,7 +93,7 @@ class Reply:
         if self._held is not None:
             held, self._held = self._held, None
             await self._send(held)
-        self._through = watch is None or watch.done
+        self.through = watch is None or watch.done
         await self._send(event)
 
     def _learn(self, items: tuple[Learned, ...]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sessionworkers.affinity.auto import Auto
 from sessionworkers.affinity.paths import PathTemplate
 from sessionworkers.affinity.presets import PRESETS, PresetContext
-from sessionworkers.affinity.recall import UNKNOWN, Recall
+from sessionworkers.affinity.recall import UNKNOWN, Key, Recall
 from sessionworkers.affinity.ruleset import Found, NeedBody, RuleSet
 from sessionworkers.affinity.views import RequestView
 from sessionworkers.affinity.words import parse_rule
@@ -90,6 +90,7 @@ def told(found: Any) -> Any:
 def test_recalled_is_found(name: str) -> None:
     rules = SETS[name]
     recall, rng, recalled = Recall(rules), random.Random(name), 0
+    kept: dict[Key, Once] = {}
     for _ in range(3_000):
         scope = a_request(rng)
         request = RequestView.from_scope(scope)
@@ -101,7 +102,35 @@ def test_recalled_is_found(name: str) -> None:
         else:
             recalled += 1
             assert told(found) == told(fresh), scope
+            once = kept.setdefault(key, Once(key))
+            assert told(recall.again(once)) == told(fresh), scope
+            assert told(recall.again(once)) == told(fresh), "from memory"
     assert recalled > 100
+
+
+def test_what_is_kept_is_found_anew_when_it_may_be_another() -> None:
+    auto = Auto()
+    rules = RuleSet([parse_rule("cookie:sid", "r")], auto)
+    recall = Recall(rules)
+    nothing = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "root_path": "", "headers": []}
+    once = Once(recall.key(nothing))
+    assert recall.again(once) is UNKNOWN, "nothing was noted yet"
+    assert recall.again(Once(None)) is UNKNOWN
+    assert recall.note(recall.key(nothing), RequestView.from_scope(nothing), None)
+    assert recall.again(once) is None
+    auto.board.add("a session's name that another worker has seen")
+    assert recall.again(once) is UNKNOWN
+    assert recall.note(recall.key(nothing), RequestView.from_scope(nothing), None)
+    assert recall.again(once) is None
+
+
+class Once:
+    """What a host keeps."""
+
+    def __init__(self, key: Key | None) -> None:
+        self.key = key
+        self.found: Any = UNKNOWN
+        self.revision = 0
 
 
 def test_paths_and_queries_without_meaning_are_not_kept() -> None:

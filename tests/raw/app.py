@@ -6,11 +6,13 @@ import asyncio
 import hashlib
 import json
 import os
+from collections import Counter
 from typing import Any
 from urllib.parse import parse_qs
 
 WORKER = os.environ.get("TEST_WORKER", "?")
 seen: list[str] = []
+asked: Counter[bytes] = Counter()
 sent = 0
 
 
@@ -134,6 +136,15 @@ async def die(scope: Any, receive: Any, send: Any, query: dict[str, str]) -> Non
     os._exit(9)
 
 
+async def nth(scope: Any, receive: Any, send: Any, query: dict[str, str]) -> None:
+    """Says what it sees, but for the n-th request of the same words, which does as `do` says."""
+    asked[scope["query_string"]] += 1
+    if asked[scope["query_string"]] == int(query["n"]):
+        await ROUTES["/" + query["do"]](scope, receive, send, query)
+    else:
+        await what(scope, receive, send, query)
+
+
 async def websocket(scope: Any, receive: Any, send: Any) -> None:
     await receive()
     if scope["path"] == "/ws/no":
@@ -161,4 +172,5 @@ async def websocket(scope: Any, receive: Any, send: Any) -> None:
 ROUTES = {
     "/seen": seen_so_far, "/empty": empty, "/big": big, "/flood": flood, "/stream": stream, "/hang": hang,
     "/slow": slow, "/crash": crash, "/early": early, "/closing": closing, "/die": die,
+    "/nth": nth,
 }  # fmt: skip
