@@ -21,7 +21,7 @@ from sessionworkers.affinity.recall import UNKNOWN
 from sessionworkers.hosts import raw
 from sessionworkers.hosts.cycle import Base, known_app
 from sessionworkers.hosts.handover import MOST_BYTES, Channel, Handover, let_go, shut
-from sessionworkers.hosts.heads import Head, Heads, cycle_of, only_events
+from sessionworkers.hosts.heads import LONGEST, Head, Heads, cycle_of, only_events
 from sessionworkers.hosts.joiner import Joiner
 from sessionworkers.worker.newcomers import PLACED
 
@@ -89,7 +89,8 @@ class SessionHttpToolsProtocol(Base):
         if heads is None or not self._between or self.scope is not self._seen or self._begun is not None:
             self._parse(data)
             return
-        head, body = heads.get(data), b""
+        head = heads.get(data) if len(data) <= LONGEST else None  # it hashes all of it
+        body = b""
         if head is None and data[:4] == b"POST":
             found = heads.with_body(data)
             if found is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,12 +14,15 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from sessionworkers.affinity.auto import Auto
-from sessionworkers.affinity.ruleset import RuleSet
+from sessionworkers.affinity.ids import claim_key
+from sessionworkers.affinity.ruleset import Found, RuleSet
+from sessionworkers.affinity.views import RequestView
 from sessionworkers.affinity.words import parse_rule
 from sessionworkers.claims.memory import MemoryStore
 from sessionworkers.hosts import cycle as module
 from sessionworkers.hosts.cycle import KNOWN, KnownCycle, QuickCycle, Watched, known
 from sessionworkers.ledger.ledger import Ledger
+from tests.ledger.test_known import SID, Kit
 
 pytestmark = pytest.mark.skipif(not known(), reason="this uvicorn's cycle is another one, and is used as it is")
 
@@ -210,3 +215,50 @@ def test_another_uvicorn_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setitem(module.KNOWN, function, "0" * 8)
             assert not known()
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("where", ["json", "header", "cookie", "events", "nowhere"])
+def test_what_a_known_sessions_reply_tells_is_claimed(where: str, pieces: int) -> None:
+    async def main() -> None:
+        kit = Kit()
+        await kit.ask()
+        session = kit.ledger.book.get(claim_key("mine", SID))
+        found = kit.ledger.rules.find(RequestView(headers=[(b"cookie", f"sid={SID}".encode())]))
+        assert session is not None and isinstance(found, Found)
+
+        async def ask() -> bytes:
+            transport = Transport()
+            cycle = KnownCycle(
+                {"type": "http", "method": "GET", "path": "/", "query_string": b"", "root_path": "", "headers": [
+                    (b"cookie", f"sid={SID}".encode())
+                ]},
+                transport, FlowControl(transport), logging.getLogger("test"), logging.getLogger("test"), False,
+                DEFAULTS, asyncio.Event(), False, True, lambda: None,
+            )  # type: ignore[arg-type, typeddict-item]  # fmt: skip
+            cycle.visit = visit = Watched(kit.ledger, found, session, kit.router)
+            await cycle.run_asgi(visit)  # type: ignore[arg-type]
+            assert cycle.response_complete and session is not None and session.in_use == 0
+            return b"".join(transport.out)
+
+        jobs = [uuid.uuid4().hex for _ in range(3)]
+        for job in jobs:  # the same head three times, so that it is looked up at last
+            body = json.dumps({"job_id" if where != "nowhere" else "word": job if where != "nowhere" else "-"}).encode()
+            headers = [JSON]
+            if where == "header":
+                headers, body = [(b"x-job-id", job.encode())], b"made"
+            elif where == "cookie":
+                headers, body = [(b"set-cookie", f"job={job}; HttpOnly".encode())], b"made"
+            elif where == "events":
+                headers, body = [(b"content-type", b"text/event-stream")], b"data: " + body + b"\n\n"
+            if where != "events":
+                headers.append(length(len(body)))
+            size = -(-len(body) // pieces)
+            kit.reply = (headers, [body[at : at + size] for at in range(0, len(body), size)])
+            out = await ask()
+            told = out.partition(b"\r\n\r\n")[2]
+            assert told == body or where == "events"
+            claimed = kit.ledger.book.get(claim_key("auto", job))
+            assert (claimed is not None) == (where != "nowhere"), job
+
+    asyncio.run(main())
