@@ -35,7 +35,7 @@ class Head:
     """A request's head, parsed. ``length``: of the body that follows; 0 if there is none.
 
     ``key``, ``found`` and ``revision`` are `affinity.recall.Kept`'s; ``packed`` is its part of a raw frame, ``direct``
-    says that no proxy has written into it, ``events`` is `only_events`.
+    and ``events`` are what the functions of that name say.
     """
 
     __slots__ = (
@@ -54,10 +54,18 @@ class Head:
         self.found: Any = UNKNOWN
         self.revision = 0
         self.events = only_events(scope)
-        self.direct = not any(name in _PROXIES for name, _ in self.headers)
+        self.direct = direct(scope)
         if packed is None:
             packed = packed_head(self.method, self.path, self.raw_path, self.query, self.headers)
         self.packed = packed
+
+
+def direct(scope: Mapping[str, Any]) -> bool:
+    """True if no proxy has written into the request's head."""
+    for name, _ in scope["headers"]:  # noqa: SIM110 - twice as quick as any()
+        if name in _PROXIES:
+            return False
+    return True
 
 
 def only_events(scope: Mapping[str, Any]) -> bool:

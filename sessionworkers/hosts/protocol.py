@@ -21,9 +21,10 @@ from sessionworkers.affinity.recall import UNKNOWN
 from sessionworkers.hosts import raw
 from sessionworkers.hosts.cycle import Base, known_app
 from sessionworkers.hosts.handover import MOST_BYTES, Channel, Handover, let_go, shut
-from sessionworkers.hosts.heads import LONGEST, Head, Heads, cycle_of, only_events
+from sessionworkers.hosts.heads import LONGEST, Head, Heads, cycle_of, direct, only_events
 from sessionworkers.hosts.joiner import Joiner
 from sessionworkers.worker.newcomers import PLACED
+from sessionworkers.worker.router import DECIDED
 
 HALF_CLOSED = 0.1
 """Seconds that an owner has to answer a client that has closed its half of the connection. uvicorn closes at once,
@@ -211,6 +212,8 @@ class SessionHttpToolsProtocol(Base):
                     return
             else:
                 self._stays()
+                if app is accepting.app and DECIDED in scope and direct(scope):
+                    app = known_app(cycle, accepting.router, *scope.pop(DECIDED))
         self._run(cycle, app)
 
     def _run(self, cycle: RequestResponseCycle, app: Any) -> None:

@@ -21,7 +21,7 @@ from sessionworkers.hop import codec
 from sessionworkers.hop.codec import ASK, COMPLETE, KEEP, TUNNEL, Address, OpenRaw
 from sessionworkers.hop.raw import ServedRaw
 from sessionworkers.hosts.cycle import Cycle, known_app
-from sessionworkers.hosts.heads import LONGEST, MOST, Head, scope_of
+from sessionworkers.hosts.heads import LONGEST, MOST, Head, direct, scope_of
 from sessionworkers.hosts.raw_tunnel import OwnedTunnel
 from sessionworkers.worker.router import DECIDED, Carried, Router
 
@@ -67,7 +67,8 @@ class RawOwner:
         }
         request = OwnedRequest(self, stream, scope, head.flags, head.body)
         request.meta = head.meta
-        return self._think(request)
+        plain = head.meta is None and direct(scope)
+        return self._serve(request, self.router.recalled(scope) if plain else None)
 
     def open_again(
         self, stream: ServedRaw, flags: int, head: bytes, peer: bytes, body: bytes
@@ -76,12 +77,17 @@ class RawOwner:
         known = self._heads.get(head) or self._read_head(head)
         client = self._peers.get(peer) or self._read_peer(peer)
         request = OwnedRequest(self, stream, scope_of(client, known, self.state()), flags, body)
-        if self.limit is None and known.direct:
-            found = self.router.again(known)
-            record = self.router.here(found) if type(found) is Found else None
+        return self._serve(request, self.router.again(known) if known.direct else None)
+
+    def _serve(self, request: OwnedRequest, found: Any) -> asyncio.Task[None]:
+        """Run a request in which the router has ``found`` a session before; else it has to think."""
+        if type(found) is Found and self.limit is None:
+            record = self.router.here(found)
             if record is not None:
                 return self._run(request, known_app(request, self.router, found, record))
-        return self._think(request)
+        scope: Any = request.scope
+        scope[DECIDED] = request
+        return self._run(request, service_unavailable if self.limit is not None and self._full() else self.app)
 
     def _read_head(self, packed: bytes) -> Head:
         """Read a head that will not have to be read again."""
@@ -100,12 +106,6 @@ class RawOwner:
             self._peers.clear()
         peer = self._peers[packed] = Peer(self, *codec.read_packed_peer(packed))
         return peer
-
-    def _think(self, request: OwnedRequest) -> asyncio.Task[None]:
-        """Run a request about which the router has to think."""
-        scope: Any = request.scope
-        scope[DECIDED] = request
-        return self._run(request, service_unavailable if self.limit is not None and self._full() else self.app)
 
     def _run(self, request: OwnedRequest, app: Any) -> asyncio.Task[None]:
         run = request.run_asgi(app)

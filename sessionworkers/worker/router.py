@@ -136,6 +136,10 @@ class Router:
         recall = self._recall
         return UNKNOWN if recall is None else recall.again(kept)
 
+    def recalled(self, scope: Scope) -> Found | None | Any:
+        """The same for any HTTP request."""
+        return UNKNOWN if self._recall is None else self._recall.find(scope)[1]
+
     def here(self, found: Found) -> Record | None:
         """The session of this worker that ``found`` names."""
         return self.ledger.book.get(found.primary.key)
