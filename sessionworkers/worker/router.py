@@ -136,7 +136,7 @@ class Router:
         recall = self._recall
         return UNKNOWN if recall is None else recall.again(kept)
 
-    def recalled(self, scope: Scope) -> Found | None | Any:
+    def recalled(self, scope: Scope) -> Found | Any | None:
         """The same for any HTTP request."""
         return UNKNOWN if self._recall is None else self._recall.find(scope)[1]
 
