@@ -16,6 +16,7 @@ from sessionworkers.affinity.views import ReplyView, RequestView, kind_of
 
 HEAD = 1
 BODY = 2
+PACKED = 4
 _MOST_NAMES = 4096
 
 
@@ -143,6 +144,7 @@ class ReplyInterest:
     def __init__(self, learners: Sequence[Learner], auto: bool) -> None:
         self._names = HeaderBits((), HEAD if auto else 0)
         self._names[b"content-type"] = BODY
+        self._names[b"content-encoding"] = PACKED
         for learner in learners:
             inner = getattr(learner, "learner", learner)
             if isinstance(inner, FromHeader):
@@ -160,7 +162,7 @@ class ReplyInterest:
         return self.glance(reply.headers)
 
     def glance(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[bool, str]:
-        """The same for headers as an app sends them."""
+        """The same for headers as an app sends them. A packed body counts as a header: it must be unpacked to see."""
         bits = 0
         kind = ""
         names = self._names
@@ -170,4 +172,6 @@ class ReplyInterest:
                 bits |= bit
                 if bit & BODY:
                     kind = kind_of(value)
+        if bits & PACKED and kind in ("json", "events"):
+            return True, kind
         return bits & HEAD != 0, kind

@@ -25,6 +25,14 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
 
+def event_may_teach(piece: bytes, own: bytes) -> bool:
+    """The same for the first piece of an event stream, of whole events with JSON in them; only the first one is read."""
+    if not piece.endswith(b"\n\n") or not piece.startswith((b"data: {", b"data:{")) or b"\r" in piece:
+        return True
+    first = piece[: piece.index(b"\n\n")]
+    return first.count(b"\n") > 0 or may_teach(first, own)
+
+
 class Remembering(Protocol):
     """The router. ``remembers``: what it decided before still stands."""
 
@@ -138,9 +146,11 @@ class Known(Visit):
             found = self.found
             own = found.primary.value.encode() if found is not None else b""
             body = event.get("body", b"")
-            if self.kind == "events" or event.get("more_body", False) or (
-                len(body) <= MAX_REPLY and may_teach(body, own)
-            ):  # fmt: skip
+            if self.kind == "events":
+                teaches = event_may_teach(body, own)
+            else:
+                teaches = event.get("more_body", False) or (len(body) <= MAX_REPLY and may_teach(body, own))
+            if teaches:
                 full = self._grow(send)
                 self.head(self._head["status"], self._head.get("headers") or ())  # it left, and told nothing
                 return full

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import uuid
 from typing import Any
@@ -16,7 +17,7 @@ from sessionworkers.affinity.ruleset import RuleSet
 from sessionworkers.affinity.views import RequestView
 from sessionworkers.affinity.words import parse_rule
 from sessionworkers.claims.memory import MemoryStore
-from sessionworkers.ledger.known import may_teach
+from sessionworkers.ledger.known import event_may_teach, may_teach
 from sessionworkers.ledger.ledger import Ledger
 from sessionworkers.ledger.shards import Shards
 from sessionworkers.worker.router import DECIDED, Router
@@ -41,6 +42,27 @@ JSON = [(b"content-type", b"application/json")]
 )
 def test_may_teach(body: bytes, teaches: bool) -> None:
     assert may_teach(body, SID.encode()) is teaches
+
+
+@pytest.mark.parametrize(
+    ("piece", "teaches"),
+    [
+        (b"data: {}\n\n", False),
+        (b'data: {"session": "' + SID.encode() + b'", "n": 3}\n\n', False),
+        (b'data: {"n": 1}\n\ndata: {"job_id": "3f2b8c1e9a7d4e5f8b6a1c2d3e4f5a6b"}\n\n', False),
+        (b'data: {"job_id": "3f2b8c1e9a7d4e5f8b6a1c2d3e4f5a6b"}\n\n', True),
+        (b"data: /messages/?session_id=3f2b8c1e9a7d4e5f8b6a1c2d3e4f5a6b\n\n", True),
+        (b"event: endpoint\ndata: {}\n\n", True),
+        (b": ping\n\n", True),
+        (b"data: {\ndata: }\n\n", True),
+        (b"data: {}\r\n\r\n", True),
+        (b"data: {", True),
+        (b"", True),
+    ],
+)
+def test_an_event_may_teach(piece: bytes, teaches: bool) -> None:
+    """True where it must be read in earnest to know."""
+    assert event_may_teach(piece, SID.encode()) is teaches
 
 
 class Kit:
@@ -78,7 +100,9 @@ class Kit:
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-@pytest.mark.parametrize("where", ["json", "header", "cookie", "events"])
+@pytest.mark.parametrize(
+    "where", ["json", "header", "cookie", "events", "packed json", "packed events", "an event's name"]
+)
 def test_a_known_session_learns_on(where: str, pieces: int) -> None:
     async def main() -> None:
         kit = Kit()
@@ -93,6 +117,13 @@ def test_a_known_session_learns_on(where: str, pieces: int) -> None:
             headers, body = [(b"set-cookie", f"job={job}; HttpOnly".encode())], b"made"
         elif where == "events":
             headers, body = [(b"content-type", b"text/event-stream")], b"data: " + body + b"\n\n"
+        elif where == "an event's name":
+            body = b"event: made\ndata: " + body + b"\n\n"
+            headers = [(b"content-type", b"text/event-stream")]
+        elif where.startswith("packed"):
+            if where == "packed events":
+                headers, body = [(b"content-type", b"text/event-stream")], b"data: " + body + b"\n\n"
+            headers, body = [*headers, (b"content-encoding", b"gzip")], gzip.compress(body)
         size = -(-len(body) // pieces)
         kit.reply = (headers, [body[at : at + size] for at in range(0, len(body), size)])
         sent = await kit.ask()
