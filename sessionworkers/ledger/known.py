@@ -26,7 +26,7 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 def event_may_teach(piece: bytes, own: bytes) -> bool:
-    """The same for the first piece of an event stream, of whole events with JSON in them; only the first one is read."""
+    """The same for the first piece of a stream of events, of which only the first is read: whole ones, with JSON."""
     if not piece.endswith(b"\n\n") or not piece.startswith((b"data: {", b"data:{")) or b"\r" in piece:
         return True
     first = piece[: piece.index(b"\n\n")]
