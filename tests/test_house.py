@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,3 +173,12 @@ def test_the_version_stands_on_top_of_the_changelog_and_in_the_metadata() -> Non
         pytest.skip("not a checkout")
     assert f'version = "{sessionworkers.__version__}"' in (root / "pyproject.toml").read_text()
     assert "## [Unreleased]" in (root / "CHANGELOG.md").read_text()
+
+
+def test_the_readme_says_each_thing_once() -> None:
+    """An edit has once left half of it there twice."""
+    fenced = re.sub(r"^```.*?^```", "", (PACKAGE.parent / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", fenced, re.MULTILINE)
+    assert sorted(headings) == sorted(set(headings)) and len(headings) > 10
+    lines = [line for line in fenced.splitlines() if len(line) > 60 and not line.startswith("|")]
+    assert len(lines) == len(set(lines))
