@@ -17,7 +17,6 @@ import httptools
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 
 from sessionworkers.errors import FrameError, HopError, HopRefused, NotMine, OwnerGone
 from sessionworkers.hop.codec import (
@@ -44,6 +43,7 @@ from sessionworkers.hop.codec import (
 )
 from sessionworkers.hop.link import AcceptorLink
 from sessionworkers.hop.wire import Stream
+from sessionworkers.hosts.cycle import log_access
 from sessionworkers.hosts.heads import Head, cycle_of, scope_of
 from sessionworkers.hosts.raw_tunnel import Tunnel, handshake
 from sessionworkers.worker.accesslog import note_route
@@ -129,14 +129,7 @@ class Accepting:
 
         def write() -> None:
             note_route(found, f"hop {owner[:8]}")
-            protocol.access_logger.info(
-                '%s - "%s %s HTTP/%s" %d',
-                get_client_addr(scope),
-                scope["method"],
-                get_path_with_query_string(scope),
-                scope["http_version"],
-                status,
-            )
+            log_access(protocol.access_logger, scope, status)
 
         if self._client is not None:
             try:

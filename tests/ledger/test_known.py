@@ -99,6 +99,26 @@ class Kit:
         return sent
 
 
+def telling(where: str, job: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """A reply's headers and body that tell the ID of a job there."""
+    body = json.dumps({"job_id": job}).encode()
+    headers = list(JSON)
+    if where == "header":
+        headers, body = [(b"x-job-id", job.encode())], b"made"
+    elif where == "cookie":
+        headers, body = [(b"set-cookie", f"job={job}; HttpOnly".encode())], b"made"
+    elif where == "events":
+        headers, body = [(b"content-type", b"text/event-stream")], b"data: " + body + b"\n\n"
+    elif where == "an event's name":
+        body = b"event: made\ndata: " + body + b"\n\n"
+        headers = [(b"content-type", b"text/event-stream")]
+    elif where.startswith("packed"):
+        if where == "packed events":
+            headers, body = [(b"content-type", b"text/event-stream")], b"data: " + body + b"\n\n"
+        headers, body = [*headers, (b"content-encoding", b"gzip")], gzip.compress(body)
+    return headers, body
+
+
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize(
     "where", ["json", "header", "cookie", "events", "packed json", "packed events", "an event's name"]
@@ -109,21 +129,7 @@ def test_a_known_session_learns_on(where: str, pieces: int) -> None:
         for _ in range(3):
             await kit.ask()  # known and recalled from here on
         job = uuid.uuid4().hex
-        body = json.dumps({"job_id": job}).encode()
-        headers = JSON
-        if where == "header":
-            headers, body = [(b"x-job-id", job.encode())], b"made"
-        elif where == "cookie":
-            headers, body = [(b"set-cookie", f"job={job}; HttpOnly".encode())], b"made"
-        elif where == "events":
-            headers, body = [(b"content-type", b"text/event-stream")], b"data: " + body + b"\n\n"
-        elif where == "an event's name":
-            body = b"event: made\ndata: " + body + b"\n\n"
-            headers = [(b"content-type", b"text/event-stream")]
-        elif where.startswith("packed"):
-            if where == "packed events":
-                headers, body = [(b"content-type", b"text/event-stream")], b"data: " + body + b"\n\n"
-            headers, body = [*headers, (b"content-encoding", b"gzip")], gzip.compress(body)
+        headers, body = telling(where, job)
         size = -(-len(body) // pieces)
         kit.reply = (headers, [body[at : at + size] for at in range(0, len(body), size)])
         sent = await kit.ask()

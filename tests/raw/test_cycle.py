@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import uuid
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from sessionworkers.claims.memory import MemoryStore
 from sessionworkers.hosts import cycle as module
 from sessionworkers.hosts.cycle import KNOWN, KnownCycle, QuickCycle, Watched, known
 from sessionworkers.ledger.ledger import Ledger
-from tests.ledger.test_known import SID, Kit
+from tests.ledger.test_known import SID, Kit, telling
 
 pytestmark = pytest.mark.skipif(not known(), reason="this uvicorn's cycle is another one, and is used as it is")
 
@@ -218,7 +217,7 @@ def test_another_uvicorn_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-@pytest.mark.parametrize("where", ["json", "header", "cookie", "events", "nowhere"])
+@pytest.mark.parametrize("where", ["json", "header", "cookie", "events", "packed json", "nowhere"])
 def test_what_a_known_sessions_reply_tells_is_claimed(where: str, pieces: int) -> None:
     async def main() -> None:
         kit = Kit()
@@ -243,14 +242,7 @@ def test_what_a_known_sessions_reply_tells_is_claimed(where: str, pieces: int) -
 
         jobs = [uuid.uuid4().hex for _ in range(3)]
         for job in jobs:  # the same head three times, so that it is looked up at last
-            body = json.dumps({"job_id" if where != "nowhere" else "word": job if where != "nowhere" else "-"}).encode()
-            headers = [JSON]
-            if where == "header":
-                headers, body = [(b"x-job-id", job.encode())], b"made"
-            elif where == "cookie":
-                headers, body = [(b"set-cookie", f"job={job}; HttpOnly".encode())], b"made"
-            elif where == "events":
-                headers, body = [(b"content-type", b"text/event-stream")], b"data: " + body + b"\n\n"
+            headers, body = telling(where, job) if where != "nowhere" else ([JSON], b'{"word": "-"}')
             if where != "events":
                 headers.append(length(len(body)))
             size = -(-len(body) // pieces)
