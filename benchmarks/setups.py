@@ -113,7 +113,8 @@ def ask(port: int, id: str, path: str = "/") -> str:
         connection.close()
 
 
-def _wait(port: int) -> None:
+def _wait(setup: Setup, port: int) -> None:
+    """Until it answers. What does not is stopped."""
     deadline = time.monotonic() + 20
     while True:
         try:
@@ -121,8 +122,12 @@ def _wait(port: int) -> None:
             return
         except (OSError, http.client.HTTPException):
             if time.monotonic() > deadline:
+                setup.stop()
                 raise
             time.sleep(0.05)
+        except RuntimeError:
+            setup.stop()
+            raise
 
 
 def _id(owner: int) -> str:
@@ -152,7 +157,7 @@ def plain(name: str, folder: Path, workers: int, app: str, loop: str) -> Setup:
     for number in range(workers):
         _spawn(setup, "plain", str(number) if workers == 1 else "-", [shared.fileno()], app=app, loop=loop)
     shared.close()
-    _wait(setup.port)
+    _wait(setup, setup.port)
     setup.doors = [setup.port] * workers
     setup.ids = [[_id(owner) for _ in range(IDS)] for owner in range(workers)]
     return setup
@@ -176,7 +181,7 @@ def ours(name: str, folder: Path, workers: int, app: str, loop: str, mechanism: 
         door.close()
     shared.close()
     for door_port in setup.doors:
-        _wait(door_port)
+        _wait(setup, door_port)
     setup.ids = [[_id(owner) for _ in range(IDS)] for owner in range(workers)]
     for owner in range(workers):
         for id in setup.ids[owner]:
@@ -251,7 +256,7 @@ def proxy(kind: str, folder: Path, workers: int, app: str, loop: str) -> Setup |
     file = folder / f"{kind}.conf"
     file.write_text(config.format(folder=folder, port=setup.port, servers=servers, processes=processes))
     setup.processes.append(subprocess.Popen([binary, *arguments, str(file)], process_group=0))
-    _wait(setup.port)
+    _wait(setup, setup.port)
     setup.ids = [[] for _ in range(workers)]
     while any(len(ids) < IDS for ids in setup.ids):
         for owner, ids in enumerate(setup.ids):
