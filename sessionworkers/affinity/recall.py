@@ -37,7 +37,6 @@ class Kept(Protocol):
     revision: int
 
 
-_NO_SCOPE: Final[Mapping[str, Any]] = {}
 _ALWAYS: Final = (b"cookie", b"content-type", b"content-length", b"transfer-encoding")
 
 
@@ -67,24 +66,23 @@ class Recall:
             *[pair for pair in scope["headers"] if names[pair[0]]],
         )
 
-    def find(self, scope: Mapping[str, Any], key: Key | None = None) -> tuple[Key, Any]:
-        """The key of an HTTP request, and what is found in it: a `Found`, None or `UNKNOWN`.
+    def find(self, scope: Mapping[str, Any]) -> tuple[Key, Any]:
+        """The key of an HTTP request, and what is found in it: a `Found`, None or `UNKNOWN`."""
+        key = self.key(scope)
+        return key, self._find(key)
 
-        ``key``: as `key` gives it, where that is known.
-        """
-        if key is None:
-            key = self.key(scope)
+    def _find(self, key: Key) -> Any:
         found = self._known.get(key, UNKNOWN)
         if found is UNKNOWN:
             if key[0] == "GET" and self._by_headers:
                 by_headers = self._by_headers.get(key[3:])
                 if by_headers is not None and self._only_headers(key[1], key[2]):
-                    return key, by_headers
-            return key, UNKNOWN
+                    return by_headers
+            return UNKNOWN
         auto = self._auto
         if found is None and auto is not None and auto.board.revision != self._revision:
-            return key, UNKNOWN
-        return key, found
+            return UNKNOWN
+        return found
 
     def again(self, kept: Kept) -> Any:
         """What is found in ``kept``, as `find` says; without a search if it was found before."""
@@ -92,7 +90,7 @@ class Recall:
         if found is UNKNOWN or found is None or kept.revision != self._revision:
             if kept.key is None:
                 return UNKNOWN
-            found = kept.found = self.find(_NO_SCOPE, kept.key)[1]
+            found = kept.found = self._find(kept.key)
             kept.revision = self._revision
         return found
 

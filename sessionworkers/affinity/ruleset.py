@@ -6,7 +6,7 @@ the rules that may apply: none on most requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from sessionworkers.affinity.auto import Auto
 from sessionworkers.affinity.examine import Examiner, by_head
@@ -61,6 +61,14 @@ class RuleSet:
                 return  # it comes first for some paths, and not for others
             if not rule.starts and not rule.ends:
                 yield rule.name
+
+    def untelling(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+        """The kind of the body ("" for none) of a reply whose ``headers`` tell no ID and whose body no rule reads:
+        `auto` still may. None of any other."""
+        in_head, kind = self.reply_interest.glance(headers)
+        if in_head or (self.body_learners and self.body_learners.get(kind)):
+            return None
+        return kind
 
     # requests
 

@@ -203,10 +203,7 @@ Frame = tuple[int, int, Any]
 
 def packed(kind: int, stream: int, body: object) -> bytes:
     """A frame whose payload is msgpack. FrameError: larger than a frame may be; TypeError: msgpack cannot carry it."""
-    return _framed(kind, stream, encode(body))
-
-
-def _framed(kind: int, stream: int, payload: bytes) -> bytes:
+    payload = encode(body)
     if len(payload) > MAX_FRAME:
         raise FrameError(f"a frame of {len(payload)} bytes; at most {MAX_FRAME} may be sent")
     return _HEADER.pack(len(payload), kind, stream) + payload

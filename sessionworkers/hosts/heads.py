@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sessionworkers.affinity.recall import UNKNOWN, Key
 from sessionworkers.hop.codec import packed_head
-from sessionworkers.hosts.cycle import KnownCycle
+from sessionworkers.hosts.cycle import KnownCycle, direct
 
 MOST: Final = 2_048
 """Heads kept; when they are as many all are forgotten: some 4 MB at the most."""
@@ -25,10 +25,7 @@ MOST_BODY: Final = 64 * 1024
 
 _END: Final = b"\r\n\r\n"
 _MORE: Final = (b"transfer-encoding", b"expect", b"upgrade")
-
-
 _EVENTS: Final = b"text/event-stream"
-_PROXIES: Final = (b"x-forwarded-for", b"x-forwarded-proto")
 
 
 class Head:
@@ -58,14 +55,6 @@ class Head:
         if packed is None:
             packed = packed_head(self.method, self.path, self.raw_path, self.query, self.headers)
         self.packed = packed
-
-
-def direct(scope: Mapping[str, Any]) -> bool:
-    """True if no proxy has written into the request's head."""
-    for name, _ in scope["headers"]:  # noqa: SIM110 - twice as quick as any()
-        if name in _PROXIES:
-            return False
-    return True
 
 
 def only_events(scope: Mapping[str, Any]) -> bool:

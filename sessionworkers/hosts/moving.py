@@ -14,7 +14,6 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from sessionworkers.affinity.found import Found
 from sessionworkers.hosts.cycle import Base
 from sessionworkers.hosts.handover import MOST_BYTES, Channel, Handover, let_go
-from sessionworkers.hosts.heads import only_events
 
 if TYPE_CHECKING:
     from sessionworkers.hosts.raw import Accepting
@@ -48,15 +47,10 @@ class MovingProtocol(Base):
 
     # moving to another worker
 
-    def _moves(self, choice: tuple[Found, str], scope: Any, cycle: RequestResponseCycle) -> bool:
-        """Hand the connection over, if it is to go and can."""
-        found, owner = choice
-        self._late = self._goes(owner, found, only_events(scope))
-        channel = self._channel(owner) if self._late else None
-        if channel is None:
-            return False
-        self._moving = (channel, cycle)
-        return True
+    def _way(self, owner: str, found: Found, events: bool) -> Channel | None:
+        """The way to ``owner``, if with this request of its session the connection is to go there, and can."""
+        self._late = self._goes(owner, found, events)
+        return self._channel(owner) if self._late else None
 
     def _goes(self, owner: str, found: Found, events: bool) -> bool:
         """Count a request of another worker's session. True if the connection is to go there: at once for an event

@@ -18,9 +18,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from sessionworkers.affinity.found import Found
 from sessionworkers.affinity.recall import UNKNOWN
 from sessionworkers.hosts import raw
-from sessionworkers.hosts.cycle import Base, known_app
+from sessionworkers.hosts.cycle import Base, direct, known_app
 from sessionworkers.hosts.handover import shut
-from sessionworkers.hosts.heads import LONGEST, Head, Heads, cycle_of, direct
+from sessionworkers.hosts.heads import LONGEST, Head, Heads, cycle_of, only_events
 from sessionworkers.hosts.joiner import Joiner
 from sessionworkers.hosts.moving import MovingProtocol
 from sessionworkers.worker.newcomers import PLACED
@@ -110,8 +110,7 @@ class SessionHttpToolsProtocol(MovingProtocol):
                 if owner is None or link is None:
                     return False
                 if accepting.handover is not None:
-                    self._late = self._goes(owner, found, head.events)
-                    channel = self._channel(owner) if self._late else None
+                    channel = self._way(owner, found, head.events)
                     if channel is not None:
                         self._moving = (channel, cycle_of(self, head, body))
                         self._seen = self.scope
@@ -178,9 +177,13 @@ class SessionHttpToolsProtocol(MovingProtocol):
             scope: Any = cycle.scope
             choice = accepting.router.elsewhere(scope)
             if choice is not None:
-                if accepting.handover is not None and self._moves(choice, scope, cycle):
-                    return
-                self.remote = self._unopened = accepting.begin(self, cycle, *choice)
+                found, owner = choice
+                if accepting.handover is not None:
+                    channel = self._way(owner, found, only_events(scope))
+                    if channel is not None:
+                        self._moving = (channel, cycle)
+                        return
+                self.remote = self._unopened = accepting.begin(self, cycle, found, owner)
                 if self.remote is not None:
                     if not self._parsing:
                         self._open()

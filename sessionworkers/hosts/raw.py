@@ -99,7 +99,11 @@ class Accepting:
     ) -> Remote | None:
         """The request of ``cycle``, to be opened at its owner; None: that is the router's to do."""
         link = self.links.raw_link(owner)
-        return None if link is None else Remote(self, link, protocol, cycle, found, owner)
+        if link is None:
+            return None
+        remote = Remote(self, link, protocol, found, owner)
+        remote.cycle = cycle
+        return remote
 
     def websocket(self, protocol: SessionHttpToolsProtocol) -> tuple[Found, str] | None:
         """Session and owner of a WebSocket handshake, if that is another worker."""
@@ -156,12 +160,11 @@ class Remote(Stream):
     """One request that another worker answers. ``cycle`` is uvicorn's, not run."""
 
     link: AcceptorLink
+    cycle: Any
     id = 0  # until it is opened
     grant = RAW_GRANT
     sent = False  # the whole request
     begun = False  # something of the reply's own head has gone to the client
-    _closed_half = False
-
     _taken: list[bytes] | None = None  # what was sent of the body, until the owner has begun with it
     _unread = 0
 
@@ -170,14 +173,12 @@ class Remote(Stream):
         accepting: Accepting,
         link: AcceptorLink,
         protocol: SessionHttpToolsProtocol,
-        cycle: RequestResponseCycle,
         found: Found,
         owner: str,
     ) -> None:
         self.accepting = accepting
         self.link = link
         self.protocol = protocol
-        self.cycle = cycle
         self.found = found
         self.owner = owner
 
@@ -347,19 +348,21 @@ class Remote(Stream):
     def _back(self, error: HopError) -> None:
         """Nothing was answered: uvicorn's cycle runs here, and the router decides what the error means."""
         self._detach()
-        protocol, cycle = self.protocol, self.cycle
         self._done()
-        if protocol.transport.is_closing():
+        if self.protocol.transport.is_closing():
             return
-        if self._taken:
-            cycle.body[:0] = b"".join(self._taken)
-            cycle.message_event.set()
-        self._run_here(cycle, error)
-
-    def _run_here(self, cycle: RequestResponseCycle, error: HopError) -> None:
+        cycle = self._unanswered()
         scope: Any = cycle.scope
         scope[DECIDED] = Failed(self.found, self.owner, error)
         self.protocol.run_here(cycle)
+
+    def _unanswered(self) -> RequestResponseCycle:
+        """uvicorn's cycle, with the whole body that has come."""
+        cycle: RequestResponseCycle = self.cycle
+        if self._taken:
+            cycle.body[:0] = b"".join(self._taken)
+            cycle.message_event.set()
+        return cycle
 
     def _done(self) -> None:
         if self.protocol.remote is self:
@@ -394,13 +397,9 @@ class RemoteAgain(Remote):
         found: Found,
         owner: str,
     ) -> None:
-        self.accepting = accepting
-        self.link = link
-        self.protocol = protocol
+        super().__init__(accepting, link, protocol, found, owner)
         self.head = head
         self.body = body
-        self.found = found
-        self.owner = owner
         peer = protocol.peer
         if peer is None:
             peer = protocol.peer = packed_peer(protocol.client, protocol.server, protocol.scheme or "http")
@@ -409,21 +408,17 @@ class RemoteAgain(Remote):
         link.write(open_again(number, KEEP | COMPLETE, head.packed, peer, body))
 
     @property
-    def cycle(self) -> Any:  # type: ignore[override]
+    def cycle(self) -> Any:
         return self
 
     @property
     def scope(self) -> Any:
         return scope_of(self.protocol, self.head, {})
 
-    def _back(self, error: HopError) -> None:
-        self._detach()
-        self._done()
-        protocol = self.protocol
-        if not protocol.transport.is_closing():
-            cycle = cycle_of(protocol, self.head, self.body)
-            cycle.keep_alive = self.keep_alive
-            self._run_here(cycle, error)
+    def _unanswered(self) -> RequestResponseCycle:
+        cycle = cycle_of(self.protocol, self.head, self.body)
+        cycle.keep_alive = self.keep_alive
+        return cycle
 
 
 def _closing(data: bytes) -> bytes:

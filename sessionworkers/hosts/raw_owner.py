@@ -20,8 +20,8 @@ from sessionworkers.affinity.found import Found
 from sessionworkers.hop import codec
 from sessionworkers.hop.codec import ASK, COMPLETE, KEEP, TUNNEL, Address, OpenRaw
 from sessionworkers.hop.raw import ServedRaw
-from sessionworkers.hosts.cycle import Cycle, known_app
-from sessionworkers.hosts.heads import LONGEST, MOST, Head, direct, scope_of
+from sessionworkers.hosts.cycle import Cycle, direct, known_app
+from sessionworkers.hosts.heads import LONGEST, MOST, Head, scope_of
 from sessionworkers.hosts.raw_tunnel import OwnedTunnel
 from sessionworkers.worker.router import DECIDED, Carried, Router
 

@@ -36,7 +36,8 @@ def event_may_teach(piece: bytes, own: bytes) -> bool:
 class Remembering(Protocol):
     """The router. ``remembers``: what it decided before still stands."""
 
-    remembers: bool
+    @property
+    def remembers(self) -> bool: ...
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]: ...
 
@@ -137,9 +138,8 @@ class Known(Visit):
     def _look(self, event: Any, send: Send) -> Reply | None:
         kind = event["type"]
         if kind == "http.response.start":
-            rules = self.ledger.rules
-            in_head, body_kind = rules.reply_interest.glance(event.get("headers") or ())
-            if in_head or (rules.body_learners and rules.body_learners.get(body_kind)):
+            body_kind = self.ledger.rules.untelling(event.get("headers") or ())
+            if body_kind is None:
                 return self._grow(send)
             self.heard(event, body_kind)
         elif self.kind and kind == "http.response.body":

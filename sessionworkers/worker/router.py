@@ -86,18 +86,19 @@ class Router:
         """Places new sessions, where they do not all begin where they arrive."""
         self._owners: dict[str, str] = {}
         self._recall = Recall(self.rules) if ledger.cookie is None else None
-        self.remembers = self._recall is not None
-        """What was decided for one request stands for the next one like it."""
 
     def think(self) -> None:
         """Decide every request anew: what was remembered was decided by a worker that takes new sessions."""
         self._recall = None
-        self.remembers = False
 
     def remember(self) -> None:
         """The end of `think`."""
         self._recall = Recall(self.rules) if self.ledger.cookie is None else None
-        self.remembers = self._recall is not None
+
+    @property
+    def remembers(self) -> bool:
+        """What was decided for one request stands for the next one like it."""
+        return self._recall is not None
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """The ASGI app. What was decided for the last request like this one is not thought over again."""
@@ -112,7 +113,7 @@ class Router:
             key, found = self._recall.find(scope)
         elif isinstance(decided, Carried) and decided.meta is None:
             found = self._recall.find(scope)[1]
-            record = self.ledger.book.get(found.primary.key) if type(found) is Found else None
+            record = self.here(found) if type(found) is Found else None
             if record is not None:
                 return self.known(found, record)(scope, receive, send)
             return self._decided(scope, receive, send, decided)
@@ -122,7 +123,7 @@ class Router:
             return self._route(scope, receive, send, key)
         if found is None:
             return self.known(None, None)(scope, receive, send)
-        record = self.ledger.book.get(found.primary.key)
+        record = self.here(found)
         if record is not None:
             return self.known(found, record)(scope, receive, send)
         return self._answered(scope, receive, send, RequestView.from_scope(scope), found)
@@ -149,10 +150,10 @@ class Router:
         return self._owners.get(found.primary.key)
 
     def key(self, scope: Scope) -> Key | None:
-        """For `elsewhere`, to be kept with the head of an HTTP request."""
+        """For `again`, to be kept with the head of an HTTP request."""
         return None if self._recall is None else self._recall.key(scope)
 
-    def elsewhere(self, scope: Scope, key: Key | None = None) -> tuple[Found, str] | None:
+    def elsewhere(self, scope: Scope) -> tuple[Found, str] | None:
         """The session of an HTTP request and its owner, if that is another worker and no more has to be thought over.
 
         For hosts that can carry a request before it becomes an ASGI call; all else takes the usual way.
@@ -160,10 +161,11 @@ class Router:
         recall = self._recall
         if recall is None or self.links is None:
             return None
+        key: Key | None = None
         found: Any = UNKNOWN
         http = scope["type"] == "http"
         if http:
-            key, found = recall.find(scope, key)
+            key, found = recall.find(scope)
             if found is None:
                 scope[DECIDED] = _NO_SESSION
                 return None
