@@ -247,6 +247,7 @@ class SessionHttpToolsProtocol(MovingProtocol):
         choice, accepting = self._choice, self.accepting
         if choice is None or accepting is None or not accepting.tunnel(self, *choice):
             super().handle_websocket_upgrade()
+        self._drop()
 
     def run_websocket_here(self, data: bytes) -> None:
         """Run a WebSocket that its owner has refused. ``data`` is what its client has sent since the handshake."""
@@ -324,6 +325,7 @@ class SessionHttpToolsProtocol(MovingProtocol):
         if self.remote is not None:
             self.remote.cancel()
             self.remote = None
+        self._drop()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         if self.remote is None:

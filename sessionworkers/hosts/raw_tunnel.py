@@ -30,7 +30,7 @@ from sessionworkers.hop.codec import (
     read_refusal,
 )
 from sessionworkers.hop.link import AcceptorLink
-from sessionworkers.hop.raw import ServedRaw
+from sessionworkers.hop.raw import NOBODY, ServedRaw
 from sessionworkers.hop.wire import Stream
 from sessionworkers.worker.router import DECIDED, Carried
 
@@ -188,27 +188,30 @@ class OwnedTunnel(Carried):
         self.stream.refuse(owner)
 
     def more(self, data: bytes, last: bool) -> None:
-        self.protocol.data_received(data)
+        if not self._over:
+            self.protocol.data_received(data)
         if not self.stream.reading_paused:
             self.stream.resume_reading()
 
     def gone(self) -> None:
         if not self._over:
-            self._over = True
             self.protocol.eof_received()
-            self.protocol.connection_lost(None)
+            self.closed()
 
     def closed(self) -> None:
         if not self._over:
             self._over = True
             self.protocol.connection_lost(None)
+            self.protocol = None  # it names this, and the stream does: no rings for the garbage collector
+            self.stream.request = NOBODY
 
     def shut(self) -> None:
         if not self._over:
             self.protocol.shutdown()
 
     def pause(self) -> None:
-        self.protocol.pause_writing()
+        if not self._over:
+            self.protocol.pause_writing()
 
     def resume(self) -> None:
         if not self._over:

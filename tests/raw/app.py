@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import json
 import os
@@ -145,6 +146,13 @@ async def nth(scope: Any, receive: Any, send: Any, query: dict[str, str]) -> Non
         await what(scope, receive, send, query)
 
 
+async def rings(scope: Any, receive: Any, send: Any, query: dict[str, str]) -> None:
+    """How many objects only the garbage collector finds, since the last time."""
+    found = gc.collect()
+    (gc.disable if "watch" in query else gc.enable)()
+    await reply(send, json.dumps(found).encode())
+
+
 async def websocket(scope: Any, receive: Any, send: Any) -> None:
     await receive()
     if scope["path"] == "/ws/no":
@@ -172,5 +180,5 @@ async def websocket(scope: Any, receive: Any, send: Any) -> None:
 ROUTES = {
     "/seen": seen_so_far, "/empty": empty, "/big": big, "/flood": flood, "/stream": stream, "/hang": hang,
     "/slow": slow, "/crash": crash, "/early": early, "/closing": closing, "/die": die,
-    "/nth": nth,
+    "/nth": nth, "/rings": rings,
 }  # fmt: skip
