@@ -18,7 +18,8 @@ one request, given by the acceptor, rising by one. A stream's frames, in the ord
 
 A stream opened by OPEN_RAW carries the reply as the bytes that the client gets: RAW, and as its last frame RAW_KEEP or
 RAW_CLOSE, by what becomes of the client's connection. OPEN_AGAIN is an OPEN_RAW in parts, by whose bytes the
-owner knows a head that came before. With TUNNEL both directions are such bytes (a WebSocket that
+owner knows a head that came before. SHARED stands for one of the RAWs whose bytes lie in memory that RING, a frame of
+the link itself, has made known (`hop.ring`). With TUNNEL both directions are such bytes (a WebSocket that
 cannot be handed over): DATA from the acceptor, RAW from the owner.
 
 A reply that is complete ends its stream without a DONE. Each side may send a stream's body bytes and WebSocket messages
@@ -64,7 +65,9 @@ RAW_KEEP: Final = 19
 RAW_CLOSE: Final = 20
 OPEN_RAW: Final = 21
 OPEN_AGAIN: Final = 22
-LAST_KIND: Final = OPEN_AGAIN
+RING: Final = 23
+SHARED: Final = 24
+LAST_KIND: Final = SHARED
 
 # Frames that are given out in pieces as they come, and what each piece but the last is.
 _RAWS: Final = frozenset((RAW, RAW_KEEP, RAW_CLOSE))
@@ -87,6 +90,7 @@ _HEADER_SIZE: Final = _HEADER.size
 _PARTS: Final = struct.Struct("!BHH")  # flags, lengths of head and peer
 _CREDIT_FRAME: Final = struct.Struct("!IBII")
 _U32: Final = struct.Struct("!I")
+_SHARED: Final = struct.Struct("!BII")  # the kind that it stands for; where the bytes are, and how many
 
 Pair = tuple[bytes, bytes]
 Address = tuple[str, int | None]
@@ -247,6 +251,19 @@ def bare(kind: int, stream: int) -> bytes:
 def header(kind: int, stream: int, length: int) -> bytes:
     """The header of a frame whose payload is written apart from it."""
     return _HEADER.pack(length, kind, stream)
+
+
+def shared(stream: int, kind: int, at: int, size: int) -> bytes:
+    """A SHARED in place of a frame of that ``kind``."""
+    return _HEADER.pack(_SHARED.size, SHARED, stream) + _SHARED.pack(kind, at, size)
+
+
+def read_shared(payload: bytes) -> tuple[int, int, int]:
+    """Kind, place and size of a SHARED. FrameError: it is none."""
+    if len(payload) != _SHARED.size or payload[0] not in _RAWS:
+        raise FrameError("a frame about shared memory that cannot be")
+    kind, at, size = _SHARED.unpack(payload)
+    return kind, at, size
 
 
 def credit(stream: int, amount: int) -> bytes:

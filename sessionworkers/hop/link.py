@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, MutableMapping
 from typing import Any, Final
 
@@ -14,15 +15,22 @@ from sessionworkers.hop.codec import (
     HELLO,
     LAST_STREAM,
     OLDEST,
+    RING,
+    SHARED,
     VERSION,
     Hello,
     Unreadable,
+    header,
     packed,
     read_bye,
     read_hello,
+    read_shared,
 )
 from sessionworkers.hop.dial import dial
+from sessionworkers.hop.ring import Mapped
 from sessionworkers.hop.wire import Descriptor, Link
+
+log = logging.getLogger("sessionworkers.hop")
 
 HELLO_CHECK: Final = 0.25  # seconds between two looks at whether a silent owner lives
 TICK: Final = 0.02  # seconds: a request that has lasted one to two of them is watched for its client's leaving
@@ -39,6 +47,7 @@ class AcceptorLink(Link[Any]):
         self.hello: asyncio.Future[None] = self.loop.create_future()
         self.raw = False  # the owner takes raw streams
         self.leaving = False  # open no more streams, close with the last one
+        self._ring: Mapped | None = None
         self._next = 1
         self._clock: asyncio.TimerHandle | None = None
 
@@ -51,11 +60,15 @@ class AcceptorLink(Link[Any]):
         self.links.all.discard(self)
         if self._clock is not None:
             self._clock.cancel()
+        if self._ring is not None:
+            self._ring.close()
         self._refuse(OwnerGone("the owner closed the link before it had said hello"))
 
     def frame(self, kind: int, stream: int, payload: bytes) -> None:
         carried = self.streams.get(stream)
-        if carried is not None:
+        if kind == SHARED:
+            self._shared(carried, payload)
+        elif carried is not None:
             try:
                 carried.frame(kind, payload)
             except Unreadable as error:
@@ -65,6 +78,25 @@ class AcceptorLink(Link[Any]):
         elif stream >= self._next or not self.greeted:
             raise FrameError(f"a frame of kind {kind} for a stream that was never opened")
         # else: the stream has ended here, the owner did not know it yet
+
+    def _shared(self, carried: Any, payload: bytes) -> None:
+        ring = self._ring
+        if ring is None:
+            raise FrameError("a frame about shared memory before there is any")
+        kind, at, size = read_shared(payload)
+        if carried is not None:
+            with ring.piece(at, size) as piece:
+                carried.shared(kind, piece)
+        ring.took()
+
+    def _map(self, offer: bytes) -> None:
+        """Share the owner's memory, if that is possible."""
+        try:
+            self._ring = Mapped(offer)
+        except (OSError, ValueError) as error:
+            log.debug("large replies go through the socket: %s", error)
+            return
+        self.write(header(RING, 0, 0))
 
     def _control(self, kind: int, payload: bytes) -> None:
         try:
@@ -82,6 +114,8 @@ class AcceptorLink(Link[Any]):
                 self.abort()
             elif kind == GOAWAY and self.greeted:
                 self.leave()
+            elif kind == RING and self.greeted and self._ring is None:
+                self._map(payload)
             else:
                 raise FrameError(f"a frame of kind {kind} from an owner")
         except Unreadable as error:

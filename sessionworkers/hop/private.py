@@ -9,7 +9,7 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from sessionworkers.errors import FrameError
@@ -22,6 +22,7 @@ from sessionworkers.hop.codec import (
     OPEN_AGAIN,
     OPEN_RAW,
     REFUSE,
+    RING,
     VERSION,
     WEBSOCKET,
     Bye,
@@ -29,6 +30,7 @@ from sessionworkers.hop.codec import (
     Refusal,
     Unreadable,
     bare,
+    header,
     packed,
     read_again,
     read_hello,
@@ -36,6 +38,7 @@ from sessionworkers.hop.codec import (
     read_raw,
 )
 from sessionworkers.hop.raw import OpensRaw, ServedRaw
+from sessionworkers.hop.ring import Ring
 from sessionworkers.hop.scopes import scope_of
 from sessionworkers.hop.served import Handler, Served, ServedHttp, ServedWebSocket
 from sessionworkers.hop.wire import Descriptor, Link, logger, same_user
@@ -54,6 +57,8 @@ class OwnerLink(Link[Any]):
         self.server = server
         self._last = 0  # highest stream number seen
         self._late: asyncio.TimerHandle | None = None
+        self._ring: Ring | None = None
+        self._rings = True  # one may be made
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -70,6 +75,8 @@ class OwnerLink(Link[Any]):
         self.server.links.discard(self)
         if self._late is not None:
             self._late.cancel()
+        if self._ring is not None:
+            self._ring.close()
 
     def frame(self, kind: int, stream: int, payload: bytes) -> None:
         served = self.streams.get(stream)
@@ -81,6 +88,8 @@ class OwnerLink(Link[Any]):
             self._open(stream, payload)
         elif kind in (OPEN_AGAIN, OPEN_RAW):
             self._open_raw(kind, stream, payload)
+        elif kind == RING and self._ring is not None:
+            self._ring.accepted()
         elif stream > self._last or stream == 0:
             raise FrameError(f"a frame of kind {kind} for a stream that was never opened")
         # else: the stream has ended here, the peer does not know it yet
@@ -119,6 +128,22 @@ class OwnerLink(Link[Any]):
         channel.setblocking(False)
         server.take_sockets(channel)
         transport.abort()
+
+    def share(self, parts: Sequence[bytes | memoryview], size: int) -> int:
+        """Where in the shared memory ``parts`` lie now; -1: they have to go through the socket."""
+        ring = self._ring
+        if ring is not None:
+            return ring.put(parts, size) if ring.ready else -1
+        if self._rings:
+            self._rings = False
+            try:
+                ring = self._ring = Ring()
+            except OSError as error:
+                logger.debug("large replies go through the socket: %s", error)
+                return -1
+            offer = ring.offer()
+            self.write(header(RING, 0, len(offer)) + offer)
+        return -1
 
     def _open_raw(self, kind: int, stream: int, payload: bytes) -> None:
         if stream <= self._last:

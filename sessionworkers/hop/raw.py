@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -30,13 +30,16 @@ from sessionworkers.hop.codec import (
     header,
     packed,
     read_credit,
+    shared,
 )
+from sessionworkers.hop.ring import LEAST
 from sessionworkers.hop.wire import Stream
 
 if TYPE_CHECKING:
     from sessionworkers.hop.private import OwnerLink
 
 _JOINED: Final = 16 * 1024  # up to here pieces are put together for one write
+_PIECE: Final = 256 * 1024  # of a reply longer than its credit: some of them find room in the shared memory
 
 
 class Request(Protocol):
@@ -192,17 +195,21 @@ class ServedRaw(Stream):
             self._pump()
             return
         self.left -= size
-        head = header(self._end or RAW, self.id, size)
-        if size <= _JOINED:
-            frame = b"".join((head, *out))
-            if self._end:
-                self._finish(frame)
-            else:
-                self.link.write(frame)
-            return
-        self.link.write_all([head, *out])
+        self._give(self._end or RAW, out, size)
         if self._end:
             self._finish(None)
+
+    def _give(self, kind: int, parts: Sequence[bytes | memoryview], size: int) -> None:
+        """Send ``parts``, ``size`` bytes in all, as one frame: together, apart, or by shared memory."""
+        link = self.link
+        if size <= _JOINED:
+            link.write(b"".join((header(kind, self.id, size), *parts)))
+            return
+        at = link.share(parts, size) if size >= LEAST else -1
+        if at < 0:
+            link.write_all([header(kind, self.id, size), *parts])
+        else:
+            link.write(shared(self.id, kind, at, size))
 
     # what comes
     def frame(self, kind: int, payload: bytes) -> None:
@@ -246,14 +253,15 @@ class ServedRaw(Stream):
         queue = self._queue
         while queue and self.left > 0 and not self.ended:
             piece = queue[0]
-            if len(piece) > self.left:
-                queue[0] = piece[self.left :]
-                piece = piece[: self.left]
+            most = min(self.left, _PIECE)
+            if len(piece) > most:
+                queue[0] = piece[most:]
+                piece = piece[:most]
             else:
                 queue.popleft()
             self.left -= len(piece)
             kind = self._end if self._end and not queue else RAW
-            self.link.write_with(header(kind, self.id, len(piece)), piece)
+            self._give(kind, [piece], len(piece))
             if kind != RAW:
                 self._finish(None)
                 return

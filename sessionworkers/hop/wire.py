@@ -98,6 +98,10 @@ class Stream:
     def frame(self, kind: int, payload: bytes) -> None:
         raise NotImplementedError
 
+    def shared(self, kind: int, piece: memoryview) -> None:
+        """A frame of that kind whose payload is another's again once this returns."""
+        self.frame(kind, bytes(piece))
+
     def lost(self) -> None:
         """The link broke: nothing more will come."""
         raise NotImplementedError

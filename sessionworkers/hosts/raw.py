@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextvars
 import inspect
 import logging
+import os
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -306,6 +307,31 @@ class Remote(Stream):
         else:
             raise FrameError(f"a frame of kind {kind} on a raw stream")
 
+    def shared(self, kind: int, piece: memoryview) -> None:
+        """Written to the client from where it lies; what its socket does not take is copied for the transport."""
+        protocol = self.protocol
+        transport = protocol.transport
+        if (
+            protocol.flow.write_paused
+            or not self.cycle.keep_alive
+            or transport.is_closing()
+            or transport.get_write_buffer_size()
+            or transport.get_extra_info("sslcontext")
+        ):
+            self.frame(kind, bytes(piece))
+            return
+        if not self.begun:
+            self._begin(piece)
+        try:
+            sent = os.write(transport.get_extra_info("socket").fileno(), piece)
+        except OSError:  # it takes nothing now, or is broken, which the transport will find out
+            sent = 0
+        if kind == RAW:
+            self.consumed(sent)
+        rest = bytes(piece[sent:])
+        if rest or kind != RAW:
+            self.frame(kind, rest)
+
     def lost(self) -> None:
         if self.begun:
             self._detach()
@@ -317,11 +343,7 @@ class Remote(Stream):
     def _write(self, data: bytes) -> None:
         protocol = self.protocol
         if not self.begun and data[9:12] != b"100":
-            self.begun = True
-            self._taken = None
-            if protocol.access_log:
-                status = int(bytes(data[9:12]))
-                self.accepting.log(protocol, self.cycle.scope, self.found, self.owner, status)
+            self._begin(data)
             if not self.cycle.keep_alive:
                 data = _closing(bytes(data))  # this worker drains since the request went out
         transport = protocol.transport
@@ -334,6 +356,14 @@ class Remote(Stream):
             self._unread += len(data)
         else:
             self.consumed(len(data))
+
+    def _begin(self, data: bytes | memoryview) -> None:
+        """``data`` begins with the reply's head."""
+        self.begun = True
+        self._taken = None
+        protocol = self.protocol
+        if protocol.access_log:
+            self.accepting.log(protocol, self.cycle.scope, self.found, self.owner, int(bytes(data[9:12])))
 
     def _complete(self, close: bool) -> None:
         self._detach()

@@ -202,7 +202,7 @@ class OwnedTunnel(Carried):
         if not self._over:
             self._over = True
             self.protocol.connection_lost(None)
-            self.protocol = None  # it names this, and the stream does: no rings for the garbage collector
+            self.protocol = None  # it names this, and the stream does: else both were left to the garbage collector
             self.stream.request = NOBODY
 
     def shut(self) -> None:

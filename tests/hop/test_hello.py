@@ -181,6 +181,8 @@ AFTER = {
     "reply from an acceptor": codec.packed(codec.HEAD, 1, [200, [], None, b"", False]),
     "body for nobody": codec.header(codec.END, 7, 1) + b"x",
     "credit for nobody": codec.credit(7, 5),
+    "shared memory for nobody": codec.shared(7, codec.RAW, 64, 10),
+    "a ring that was not offered": codec.header(codec.RING, 0, 0),
     "frame too long": codec.header(codec.TEXT, 1, codec.MAX_FRAME + 1),
     "unknown kind": codec.header(200, 1, 0),
     "stream opened twice": codec.header(codec.OPEN, 5, 1) + b"\xc0" + codec.header(codec.OPEN, 5, 1) + b"\xc0",
@@ -217,7 +219,10 @@ def test_random_bytes_from_a_peer(loop: str) -> None:
                 writer.write(HELLO)
                 for _ in range(20):
                     payload = chance.randbytes(chance.randrange(40))
-                    writer.write(codec.header(chance.randrange(1, 19), chance.randrange(4), len(payload)) + payload)
+                    writer.write(
+                        codec.header(chance.randrange(1, codec.LAST_KIND + 1), chance.randrange(4), len(payload))
+                        + payload
+                    )
                 writer.close()
                 del reader
             await until(lambda: not ends.server.links)
@@ -268,6 +273,7 @@ REPLIES = {
     "unreadable head": (codec.header(codec.HEAD, 1, 1) + b"\xc1", OwnerGone),
     "for another stream": (codec.bare(codec.DONE, 2), OwnerGone),
     "open from an owner": (codec.bare(codec.OPEN, 1), OwnerGone),
+    "shared memory before there is any": (codec.shared(1, codec.RAW, 64, 10), OwnerGone),
     "unreadable refusal": (codec.header(codec.REFUSE, 1, 1) + b"\xc1", OwnerGone),
     "unknown refusal": (codec.packed(codec.REFUSE, 1, codec.Refusal("mood", None)), HopRefused),
     "hello again": (codec.packed(codec.HELLO, 0, codec.Hello("owner", "", 1, 1)), OwnerGone),

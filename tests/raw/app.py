@@ -76,6 +76,11 @@ async def big(scope: Any, receive: Any, send: Any, query: dict[str, str]) -> Non
     await reply(send, os.urandom(1) + b"x" * (int(query["n"]) - 1))
 
 
+async def noise(scope: Any, receive: Any, send: Any, query: dict[str, str]) -> None:
+    """Bytes of which no two stretches are alike."""
+    await reply(send, hashlib.shake_128(query["seed"].encode()).digest(int(query["n"])))
+
+
 async def flood(scope: Any, receive: Any, send: Any, query: dict[str, str]) -> None:
     """Chunks of 64 KB without end; counts them."""
     global sent
@@ -146,7 +151,7 @@ async def nth(scope: Any, receive: Any, send: Any, query: dict[str, str]) -> Non
         await what(scope, receive, send, query)
 
 
-async def rings(scope: Any, receive: Any, send: Any, query: dict[str, str]) -> None:
+async def garbage(scope: Any, receive: Any, send: Any, query: dict[str, str]) -> None:
     """How many objects only the garbage collector finds, since the last time."""
     found = gc.collect()
     (gc.disable if "watch" in query else gc.enable)()
@@ -180,5 +185,5 @@ async def websocket(scope: Any, receive: Any, send: Any) -> None:
 ROUTES = {
     "/seen": seen_so_far, "/empty": empty, "/big": big, "/flood": flood, "/stream": stream, "/hang": hang,
     "/slow": slow, "/crash": crash, "/early": early, "/closing": closing, "/die": die,
-    "/nth": nth, "/rings": rings,
+    "/nth": nth, "/garbage": garbage, "/noise": noise,
 }  # fmt: skip

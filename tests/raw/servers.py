@@ -202,6 +202,7 @@ class Client:
                 raise ConnectionError(f"the connection ended before a reply: {self.held!r}")
         top, _, self.held = self.held.partition(b"\r\n\r\n")
         first, *rest = top.decode("latin-1").split("\r\n")
+        assert first.startswith("HTTP/1."), first
         headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in rest)]
         status = int(first.split()[1])
         if status == 100:

@@ -1,5 +1,5 @@
-"""A connection that has ended is freed at once. Rings of objects would wait for the garbage collector, which then holds
-the loop for as long as dozens of connections take."""
+"""A connection that has ended is freed at once. Objects that hold each other would wait for the garbage collector,
+which then holds the loop for as long as dozens of connections take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONNECTIONS = 20
 
 @pytest.fixture(scope="module", params=["raw", "handover"])
 def two(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """On uvloop: asyncio's transports are rings by themselves, and so is uvicorn's own protocol (ASGI frames)."""
+    """On uvloop: asyncio's transports hold themselves, and so does uvicorn's own protocol (ASGI frames)."""
     with pair(request.param, "uvloop") as found:
         yield found
 
@@ -67,8 +67,8 @@ def test_nothing_is_left_to_the_garbage_collector(two: Pair, use: Callable[[Pair
 
     use(two)
     for worker in range(2):
-        wait(lambda worker=worker: left(worker, "/rings?watch=1") == 0, "all before it is over")  # type: ignore[misc]
+        wait(lambda worker=worker: left(worker, "/garbage?watch=1") == 0, "all before it is over")  # type: ignore[misc]
     for _ in range(CONNECTIONS):
         use(two)
-    found = [left(worker, "/rings") for worker in range(2)]
+    found = [left(worker, "/garbage") for worker in range(2)]
     assert max(found) < CONNECTIONS, found
