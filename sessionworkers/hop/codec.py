@@ -225,7 +225,7 @@ def packed_peer(client: Address | None, server: Address | None, scheme: str) -> 
 
 def open_again(stream: int, flags: int, head: bytes, peer: bytes, body: bytes) -> bytes:
     """An OPEN_AGAIN: an HTTP/1.1 request whose head tells all, in parts that were packed before and are not unpacked
-    again. ``body`` is all of it, at most `PIECE` bytes. ``struct.error``: head or peer are longer than 64 KB."""
+    again. ``body`` is all of it if ``flags`` has COMPLETE. ``struct.error``: head or peer are longer than 64 KB."""
     size = _PARTS.size + len(head) + len(peer) + len(body)
     parts = _HEADER.pack(size, OPEN_AGAIN, stream), _PARTS.pack(flags, len(head), len(peer)), head, peer, body
     return b"".join(parts)

@@ -214,7 +214,8 @@ class ServedRaw(Stream):
     # what comes
     def frame(self, kind: int, payload: bytes) -> None:
         if kind in (DATA, END):
-            self._unread += len(payload)
+            if kind == DATA:  # after the last piece no credit is needed
+                self._unread += len(payload)
             self.request.more(payload, kind == END)
         elif kind == CREDIT:
             self.left += read_credit(payload)

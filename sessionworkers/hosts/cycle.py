@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from httptools import parse_url
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import (
     HEADER_RE,
     HEADER_VALUE_RE,
@@ -126,6 +127,18 @@ def log_access(logger: logging.Logger, scope: Any, status: int) -> None:
         scope["http_version"],
         status,
     )
+
+
+def take(cycle: RequestResponseCycle, data: bytes) -> None:
+    """Add to the body that the app has not asked for yet. One piece alone stays what it is: ``receive`` gives the app
+    ``bytes(cycle.body)``, which then copies nothing."""
+    body: bytes | bytearray = cycle.body
+    if not body:
+        cycle.body = data  # type: ignore[assignment]
+    elif isinstance(body, bytearray):
+        body += data
+    else:
+        cycle.body = bytearray(b"".join((body, data)))
 
 
 class QuickCycle(RequestResponseCycle):
@@ -268,6 +281,19 @@ def _remember(key: Any, message: Any, rules: RuleSet) -> None:
 
 class QuickHttpToolsProtocol(HttpToolsProtocol):
     """`HttpToolsProtocol` whose requests run in a `KnownCycle`."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        cycle = self.cycle
+        if cycle is not None and cycle.more_body and len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+
+    def on_body(self, body: bytes) -> None:
+        cycle = self.cycle
+        if (self.parser.should_upgrade() and self._should_upgrade()) or cycle.response_complete:
+            return
+        take(cycle, body)  # reading pauses for what is to come, not for what is here: see `data_received`
+        cycle.message_event.set()
 
     def on_headers_complete(self) -> None:
         parser = self.parser

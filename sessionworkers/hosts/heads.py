@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sessionworkers.affinity.recall import UNKNOWN, Key
-from sessionworkers.hop.codec import packed_head
-from sessionworkers.hosts.cycle import KnownCycle, direct
+from sessionworkers.hop.codec import WINDOW, packed_head
+from sessionworkers.hosts.cycle import KnownCycle, direct, take
 
 MOST: Final = 2_048
 """Heads kept; when they are as many all are forgotten: some 4 MB at the most."""
 LONGEST: Final = 1_024
 """Longer heads are not kept, bytes."""
-MOST_BODY: Final = 64 * 1024
-"""A longer body is for the parser: uvicorn stops reading at this."""
+MOST_BODY: Final = WINDOW
+"""A longer body is for the parser, bytes: what is here goes to another worker without waiting for credit."""
 
 _END: Final = b"\r\n\r\n"
 _MORE: Final = (b"transfer-encoding", b"expect", b"upgrade")
@@ -165,7 +165,7 @@ def cycle_of(protocol: Any, head: Head, body: bytes) -> KnownCycle:
         protocol.on_response_complete,
     )
     if body:
-        cycle.body += body
+        take(cycle, body)
     cycle.more_body = False
     protocol.cycle = cycle
     return cycle

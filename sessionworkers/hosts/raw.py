@@ -27,9 +27,9 @@ from sessionworkers.hop.codec import (
     CREDIT,
     DATA,
     END,
+    INLINE,
     KEEP,
     OPEN_RAW,
-    PIECE,
     RAW,
     RAW_CLOSE,
     RAW_GRANT,
@@ -192,7 +192,7 @@ class Remote(Stream):
         if cycle.waiting_for_100_continue:
             flags |= ASK
         body = b""
-        if not cycle.more_body and len(cycle.body) <= PIECE:
+        if not cycle.more_body and len(cycle.body) <= INLINE:
             flags |= COMPLETE
             if cycle.body:
                 body = bytes(cycle.body)
@@ -226,7 +226,7 @@ class Remote(Stream):
             link.write(frame)
             if body:
                 self._taken = [body]
-                cycle.body = bytearray()
+                cycle.body = b""
         else:
             self._taken = []
             link.write_all([frame, *self._pieces()])
@@ -244,12 +244,7 @@ class Remote(Stream):
         frames: list[bytes] = []
         while not self.ended and not self.sent and self.left > 0 and (cycle.body or not cycle.more_body):
             body = cycle.body
-            if len(body) <= _PIECE:
-                piece = bytes(body)
-                cycle.body = bytearray()
-            else:
-                piece = bytes(memoryview(body)[:_PIECE])
-                del body[:_PIECE]
+            piece, cycle.body = (body, b"") if len(body) <= _PIECE else (body[:_PIECE], body[_PIECE:])
             self.sent = last = not cycle.body and not cycle.more_body
             self.left -= len(piece)
             if self._taken is not None:
@@ -390,7 +385,7 @@ class Remote(Stream):
         """uvicorn's cycle, with the whole body that has come."""
         cycle: RequestResponseCycle = self.cycle
         if self._taken:
-            cycle.body[:0] = b"".join(self._taken)
+            cycle.body = bytearray(b"".join((*self._taken, cycle.body)))
             cycle.message_event.set()
         return cycle
 
@@ -435,7 +430,12 @@ class RemoteAgain(Remote):
             peer = protocol.peer = packed_peer(protocol.client, protocol.server, protocol.scheme or "http")
         self.id = number = link.number()
         link.streams[number] = self
-        link.write(open_again(number, KEEP | COMPLETE, head.packed, peer, body))
+        size = len(body)
+        if size <= INLINE:
+            link.write(open_again(number, KEEP | COMPLETE, head.packed, peer, body))
+        else:
+            self.left -= size
+            link.write_all((open_again(number, KEEP, head.packed, peer, b""), header(END, number, size), body))
 
     @property
     def cycle(self) -> Any:

@@ -20,7 +20,7 @@ from sessionworkers.affinity.found import Found
 from sessionworkers.hop import codec
 from sessionworkers.hop.codec import ASK, COMPLETE, KEEP, TUNNEL, Address, OpenRaw
 from sessionworkers.hop.raw import ServedRaw
-from sessionworkers.hosts.cycle import Cycle, direct, known_app
+from sessionworkers.hosts.cycle import Cycle, direct, known_app, take
 from sessionworkers.hosts.heads import LONGEST, MOST, Head, scope_of
 from sessionworkers.hosts.raw_tunnel import OwnedTunnel
 from sessionworkers.worker.router import DECIDED, Carried, Router
@@ -160,7 +160,7 @@ class OwnedRequest(Cycle, Carried):
         )
         if flags & COMPLETE:
             if body:
-                self.body += body
+                take(self, body)
             self.more_body = False
             self.message_event.set()
 
@@ -182,7 +182,7 @@ class OwnedRequest(Cycle, Carried):
 
     # what the stream tells
     def more(self, data: bytes, last: bool) -> None:
-        self.body += data
+        take(self, data)
         if last:
             self.more_body = False
         self.message_event.set()

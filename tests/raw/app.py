@@ -112,6 +112,13 @@ async def hang(scope: Any, receive: Any, send: Any, query: dict[str, str]) -> No
     seen.append(f"gone {query['name']}")
 
 
+async def deaf(scope: Any, receive: Any, send: Any, query: dict[str, str]) -> None:
+    """Asks for a first piece of the body, and for no more."""
+    await receive()
+    seen.append(f"deaf {query['name']}")
+    await asyncio.sleep(60)
+
+
 async def slow(scope: Any, receive: Any, send: Any, query: dict[str, str]) -> None:
     seen.append(f"slow {query.get('name', '')}")
     await asyncio.sleep(float(query.get("s", "0.5")))
@@ -185,5 +192,5 @@ async def websocket(scope: Any, receive: Any, send: Any) -> None:
 ROUTES = {
     "/seen": seen_so_far, "/empty": empty, "/big": big, "/flood": flood, "/stream": stream, "/hang": hang,
     "/slow": slow, "/crash": crash, "/early": early, "/closing": closing, "/die": die,
-    "/nth": nth, "/garbage": garbage, "/noise": noise,
+    "/nth": nth, "/garbage": garbage, "/deaf": deaf, "/noise": noise,
 }  # fmt: skip

@@ -57,23 +57,25 @@ def test_the_owner_dies(kind: Kind, late: bool) -> None:
                 assert client.ask("/", two.sids[0]).json["worker"] == "0"
 
 
-def test_the_owner_has_gone_or_takes_no_more(kind: Kind) -> None:
+@pytest.mark.parametrize("size", [5, 100_000])
+def test_the_owner_has_gone_or_takes_no_more(kind: Kind, size: int) -> None:
     """The request turns back and is thought over where it was accepted, with its body."""
+    body = b"x" * size
     with pair(*kind, timeout_graceful_shutdown=10) as two:
-        before(two, "/", "content-type: text/plain", body=b"hello")
+        before(two, "/", "content-type: text/plain", body=body)
         with Client(two.doors[1]) as busy:
             busy.send(head("/slow?s=1", two.sids[1]))
             wait(lambda: "slow " in two.seen(1)["seen"], "the app has it")
             two.processes[1].send_signal(signal.SIGTERM)
             wait(lambda: not accepts(two.doors[1]), "it takes no more")
             with Client(two.doors[0]) as client:
-                reply = client.ask("/", two.sids[1], "POST", "content-type: text/plain", body=b"hello")
-                assert reply.status == 410 or reply.json["size"] == 5
+                reply = client.ask("/", two.sids[1], "POST", "content-type: text/plain", body=body)
+                assert reply.status == 410 or reply.json["size"] == size
                 assert client.ask("/", two.sids[0]).json["worker"] == "0"
             assert busy.read().body == b"slow 1"
         two.processes[1].wait(10)
         with Client(two.doors[0]) as client:
-            reply = client.ask("/", two.sids[1], "POST", "content-type: text/plain", body=b"hello")
+            reply = client.ask("/", two.sids[1], "POST", "content-type: text/plain", body=body)
             assert reply.status == 410
 
 

@@ -109,7 +109,7 @@ def test_expect_continue(two: Pair, before: int) -> None:
         assert client.read().body == b"early 1"  # the app did not ask for it, so no 100
 
 
-@pytest.mark.parametrize("size", [1, 70_000, 3_000_000])
+@pytest.mark.parametrize("size", [1, 20_000, 70_000, 200_000, 3_000_000])
 def test_uploads(two: Pair, size: int) -> None:
     import hashlib
 
@@ -128,6 +128,20 @@ def test_uploads(two: Pair, size: int) -> None:
         found = client.read().json
         assert (found["worker"], found["size"], found["hash"]) == ("1", size, hashlib.sha256(body).hexdigest())
         assert sum(name == "x-session" for name, _ in found["headers"]) == 1  # the trailer stayed out
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+def test_an_app_that_does_not_read_holds_the_client_back(two: Pair, owner: int) -> None:
+    name, most = f"unread{time.monotonic()}", 40_000_000
+    with Client(two.doors[0]) as client:
+        client.send(head(f"/deaf?name={name}", two.sids[owner], "POST", f"content-length: {2 * most}") + b"x")
+        wait(lambda: f"deaf {name}" in two.seen(owner)["seen"], "the app has it")
+        sent = 0
+        client.sock.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            while sent < most:
+                sent += client.sock.send(b"x" * 100_000)
+        assert sent < most
 
 
 def test_a_reply_that_does_not_wait_for_the_body(two: Pair) -> None:

@@ -254,3 +254,15 @@ def test_what_a_known_sessions_reply_tells_is_claimed(where: str, pieces: int) -
             assert (claimed is not None) == (where != "nowhere"), job
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("pieces", [[b""], [b"a"], [b"", b"a"], [b"a", b"bc"], [b"a", b"bc", b"d"]])
+def test_what_has_come_of_a_body(pieces: list[bytes]) -> None:
+    cycle = RequestResponseCycle.__new__(RequestResponseCycle)
+    cycle.body = bytearray()
+    for piece in pieces:
+        module.take(cycle, piece)
+    assert bytes(cycle.body) == b"".join(pieces)
+    filled = [piece for piece in pieces if piece]
+    assert len(filled) != 1 or bytes(cycle.body) is filled[0]
+    assert pieces[0] in (b"", b"a"), "what came is as it was"
