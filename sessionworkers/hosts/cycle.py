@@ -129,6 +129,37 @@ def log_access(logger: logging.Logger, scope: Any, status: int) -> None:
     )
 
 
+class Told:
+    """What uvicorn's cycle uses of an `asyncio.Event`. One is made only for who waits: an app that asks for a body that
+    is here, or for none, never does."""
+
+    __slots__ = ("_event", "_told")
+
+    def __init__(self, told: bool = False) -> None:
+        self._told = told
+        self._event: asyncio.Event | None = None
+
+    def is_set(self) -> bool:
+        return self._told
+
+    def set(self) -> None:
+        self._told = True
+        if self._event is not None:
+            self._event.set()
+
+    def clear(self) -> None:
+        self._told = False
+        if self._event is not None:
+            self._event.clear()
+
+    async def wait(self) -> bool:
+        if self._told:
+            return True
+        if self._event is None:
+            self._event = asyncio.Event()
+        return await self._event.wait()
+
+
 def take(cycle: RequestResponseCycle, data: bytes) -> None:
     """Add to the body that the app has not asked for yet. One piece alone stays what it is: ``receive`` gives the app
     ``bytes(cycle.body)``, which then copies nothing."""
@@ -326,7 +357,7 @@ class QuickHttpToolsProtocol(HttpToolsProtocol):
             self.access_logger,
             self.access_log,
             self.server_state.default_headers,
-            asyncio.Event(),
+            Told(),  # type: ignore[arg-type]
             self.expect_100_continue,
             version != "1.0" and parser.should_keep_alive(),
             self.on_response_complete,

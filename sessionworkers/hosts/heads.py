@@ -8,13 +8,12 @@ anything but HTTP/1.1, and connections that are to be closed. Of requests with a
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
 from sessionworkers.affinity.recall import UNKNOWN, Key
 from sessionworkers.hop.codec import WINDOW, packed_head
-from sessionworkers.hosts.cycle import KnownCycle, direct, take
+from sessionworkers.hosts.cycle import KnownCycle, Told, direct, take
 
 MOST: Final = 2_048
 """Heads kept; when they are as many all are forgotten: some 4 MB at the most."""
@@ -149,8 +148,6 @@ def scope_of(connection: Any, head: Head, state: dict[str, Any]) -> dict[str, An
 def cycle_of(protocol: Any, head: Head, body: bytes) -> KnownCycle:
     """uvicorn's cycle for a request of ``protocol``'s client, all of which is here; both are the protocol's now."""
     protocol.scope = scope = scope_of(protocol, head, protocol.app_state.copy())
-    complete = asyncio.Event()
-    complete.set()
     cycle = KnownCycle(
         scope,  # type: ignore[arg-type]
         protocol.transport,
@@ -159,7 +156,7 @@ def cycle_of(protocol: Any, head: Head, body: bytes) -> KnownCycle:
         protocol.access_logger,
         protocol.access_log,
         protocol.server_state.default_headers,
-        complete,
+        Told(True),  # type: ignore[arg-type]
         False,
         True,
         protocol.on_response_complete,

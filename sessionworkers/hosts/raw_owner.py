@@ -20,7 +20,7 @@ from sessionworkers.affinity.found import Found
 from sessionworkers.hop import codec
 from sessionworkers.hop.codec import ASK, COMPLETE, KEEP, TUNNEL, Address, OpenRaw
 from sessionworkers.hop.raw import ServedRaw
-from sessionworkers.hosts.cycle import Cycle, direct, known_app, take
+from sessionworkers.hosts.cycle import Cycle, Told, direct, known_app, take
 from sessionworkers.hosts.heads import LONGEST, MOST, Head, scope_of
 from sessionworkers.hosts.raw_tunnel import OwnedTunnel
 from sessionworkers.worker.router import DECIDED, Carried, Router
@@ -153,7 +153,7 @@ class OwnedRequest(Cycle, Carried):
             log,
             False,
             owner.server_state.default_headers,
-            asyncio.Event(),
+            Told(flags & COMPLETE != 0),  # type: ignore[arg-type]
             flags & ASK != 0,
             flags & KEEP != 0,
             self._complete,
@@ -162,7 +162,6 @@ class OwnedRequest(Cycle, Carried):
             if body:
                 take(self, body)
             self.more_body = False
-            self.message_event.set()
 
     def left(self, task: asyncio.Task[None]) -> None:
         """The request's task is done."""

@@ -266,3 +266,23 @@ def test_what_has_come_of_a_body(pieces: list[bytes]) -> None:
     filled = [piece for piece in pieces if piece]
     assert len(filled) != 1 or bytes(cycle.body) is filled[0]
     assert pieces[0] in (b"", b"a"), "what came is as it was"
+
+
+def test_an_event_for_who_waits() -> None:
+    async def main() -> None:
+        told = module.Told()
+        waiting = [asyncio.create_task(told.wait()) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not told.is_set() and not any(each.done() for each in waiting)
+        told.set()
+        assert [await each for each in waiting] == [True, True]
+        assert told.is_set() and await told.wait()
+        told.clear()
+        again = asyncio.create_task(told.wait())
+        await asyncio.sleep(0)
+        assert not again.done()
+        told.set()
+        assert await again
+        assert module.Told(True).is_set() and await module.Told(True).wait()
+
+    asyncio.run(main())
