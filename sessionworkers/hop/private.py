@@ -38,7 +38,7 @@ from sessionworkers.hop.codec import (
     read_raw,
 )
 from sessionworkers.hop.raw import OpensRaw, ServedRaw
-from sessionworkers.hop.ring import Ring
+from sessionworkers.hop.ring import IDLE, Ring
 from sessionworkers.hop.scopes import scope_of
 from sessionworkers.hop.served import Handler, Served, ServedHttp, ServedWebSocket
 from sessionworkers.hop.wire import Descriptor, Link, logger, same_user
@@ -59,6 +59,8 @@ class OwnerLink(Link[Any]):
         self._late: asyncio.TimerHandle | None = None
         self._ring: Ring | None = None
         self._rings = True  # one may be made
+        self._used = False  # of late
+        self._idle: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -75,6 +77,8 @@ class OwnerLink(Link[Any]):
         self.server.links.discard(self)
         if self._late is not None:
             self._late.cancel()
+        if self._idle is not None:
+            self._idle.cancel()
         if self._ring is not None:
             self._ring.close()
 
@@ -133,6 +137,9 @@ class OwnerLink(Link[Any]):
         """Where in the shared memory ``parts`` lie now; -1: they have to go through the socket."""
         ring = self._ring
         if ring is not None:
+            self._used = True
+            if self._idle is None:
+                self._idle = self.loop.call_later(IDLE, self._look_idle)
             return ring.put(parts, size) if ring.ready else -1
         if self._rings:
             self._rings = False
@@ -144,6 +151,14 @@ class OwnerLink(Link[Any]):
             offer = ring.offer()
             self.write(header(RING, 0, len(offer)) + offer)
         return -1
+
+    def _look_idle(self) -> None:
+        """Nothing went through the shared memory for a while, or something did."""
+        used, self._used = self._used, False
+        if used or (self._ring is not None and not self._ring.release()):
+            self._idle = self.loop.call_later(IDLE, self._look_idle)
+        else:
+            self._idle = None
 
     def _open_raw(self, kind: int, stream: int, payload: bytes) -> None:
         if stream <= self._last:

@@ -8,12 +8,14 @@ where it lies::
     copies a piece, SHARED "where"     →   writes it to the client, counts it as taken, in the memory itself
 
 Pieces are taken in the order in which they were given, so one number says what is free again, and nobody is woken to
-hear of it. The memory cannot shrink (it is sealed), it has no name, and is gone with the link. Where the acceptor
-cannot map it (no memfd, no /proc, a process that changed its user) no RING comes back, and all goes through the socket.
+hear of it. The memory cannot shrink (it is sealed) and has no name. The system gets it back when it is idle, and all of
+it with the link. Where the acceptor cannot map it (no memfd, no /proc, a process that changed its user) no RING comes
+back, and all goes through the socket.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -29,8 +31,10 @@ LEAST: Final = 64 * 1024
 """Bytes of a piece from which on it is worth it."""
 SIZE: Final = RAW_WINDOW
 """Bytes, taken by the system only as they are used."""
+IDLE: Final = 5.0
+"""Seconds after which the system gets them back."""
 
-START: Final = 64  # what stands before: the number of pieces taken
+START: Final = mmap.PAGESIZE  # what stands before: the number of pieces taken
 _TAKEN: Final = struct.Struct("=I")
 _NUMBERS: Final = 0xFFFFFFFF
 _POSSIBLE: Final = hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")
@@ -84,6 +88,14 @@ class Ring:
         starts.append(at)
         self._given = (self._given + 1) & _NUMBERS
         return at
+
+    def release(self) -> bool:
+        """Give the memory back to the system; it comes again with the next piece. False: something lies there."""
+        if _TAKEN.unpack_from(self._map)[0] != self._given:
+            return False
+        with contextlib.suppress(OSError):
+            self._map.madvise(mmap.MADV_REMOVE, START, SIZE - START)
+        return True
 
     def close(self) -> None:
         self.ready = False

@@ -71,6 +71,35 @@ def test_no_piece_is_overwritten_before_it_was_taken(both: tuple[Ring, Mapped]) 
     assert full > 100
 
 
+def test_idle_memory_goes_back_to_the_system(both: tuple[Ring, Mapped]) -> None:
+    owner, acceptor = both
+    data = os.urandom(HALF)
+
+    def taken() -> int:
+        return os.stat(f"/proc/self/fd/{_descriptor()}").st_blocks * 512
+
+    at = owner.put([data], HALF)
+    assert not owner.release(), "it is needed yet"
+    assert taken() > HALF
+    with acceptor.piece(at, HALF) as piece:
+        assert piece == data
+    acceptor.took()
+    assert owner.release()
+    assert taken() <= mmap.PAGESIZE
+    at = owner.put([data], HALF)
+    with acceptor.piece(at, HALF) as piece:
+        assert piece == data
+
+
+def _descriptor() -> str:
+    """A descriptor of the only shared memory there is."""
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:sessionworkers"):
+                return fd
+    raise LookupError
+
+
 def test_a_place_is_not_trusted(both: tuple[Ring, Mapped]) -> None:
     _, acceptor = both
     for at, size in ((0, 10), (START, SIZE), (SIZE, 1), (SIZE - 5, 6)):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sessionworkers.hop.ring import IDLE
 from tests.raw.servers import Client, Pair, head, pair, wait
 
 LARGE = 500_000
@@ -79,6 +80,20 @@ def test_a_connection_that_is_to_close(two: Pair) -> None:
         reply = client.ask(f"/noise?n={LARGE}&seed=3", two.sids[1], "GET", "connection: close")
         assert reply.body == noise(LARGE, 3) and reply.header("connection") == "close"
         assert client.ended()
+
+
+def test_it_is_given_back_when_nobody_needs_it(two: Pair) -> None:
+    with two.client(0) as client:
+        client.ask(f"/noise?n={LARGE}&seed=1", two.sids[1])
+    wait(lambda: resident(two.processes[1].pid) <= 8, "a page or two are left", 4 * IDLE)
+    with two.client(0) as client:
+        assert client.ask(f"/noise?n={LARGE}&seed=4", two.sids[1]).body == noise(LARGE, 4)
+
+
+def resident(pid: int) -> int:
+    """KB of a process's shared memory."""
+    part = Path(f"/proc/{pid}/smaps").read_text().partition("/memfd:sessionworkers")[2]
+    return int(part.partition("\nRss:")[2].split()[0])
 
 
 def test_it_goes_with_the_link() -> None:
