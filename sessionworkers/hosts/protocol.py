@@ -4,7 +4,7 @@ uvicorn with httptools appends chunked trailers to the very list that the app go
 come in the packet of the request they are there before the app starts. A trailer could so name a session, or strip a
 check that the headers had passed. Here a fresh list takes what comes after the head (0.07 µs a request).
 
-Where a request belongs to another worker it is begun there as soon as its head is parsed (`sessionworkers.hosts.raw`).
+Where a request belongs to another worker it is begun there as soon as its head is parsed (`hosts.raw_remote`).
 Everything else, what is not understood included, runs as uvicorn runs it, and meets the router as an ASGI app.
 """
 
@@ -17,12 +17,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from sessionworkers.affinity.found import Found
 from sessionworkers.affinity.recall import UNKNOWN
-from sessionworkers.hosts import raw
 from sessionworkers.hosts.cycle import Base, direct, known_app
 from sessionworkers.hosts.handover import shut
 from sessionworkers.hosts.heads import LONGEST, Head, Heads, cycle_of, only_events
 from sessionworkers.hosts.joiner import Joiner
 from sessionworkers.hosts.moving import MovingProtocol
+from sessionworkers.hosts.raw_remote import Remote, RemoteAgain
 from sessionworkers.worker.newcomers import PLACED
 from sessionworkers.worker.router import DECIDED
 
@@ -39,9 +39,9 @@ class SessionHttpToolsProtocol(MovingProtocol):
 
     _choice: tuple[Found, str] | None = None  # of a WebSocket: its session and owner
     _joiner: Joiner | None = None
-    remote: raw.Remote | None = None
+    remote: Remote | None = None
     """The request that another worker answers, while it does."""
-    _unopened: raw.Remote | None = None  # it, until its packet is parsed: a body that came along goes along
+    _unopened: Remote | None = None  # it, until its packet is parsed: a body that came along goes along
     _parsing = False
     _running: RequestResponseCycle | None = None  # the last one whose task was started
     _half: asyncio.TimerHandle | None = None
@@ -117,7 +117,7 @@ class SessionHttpToolsProtocol(MovingProtocol):
                         self._move()
                         return True
                 self.scope = self._seen = _NO_SCOPE
-                self.remote = remote = raw.RemoteAgain(accepting, link, self, head, body, found, owner)
+                self.remote = remote = RemoteAgain(accepting, link, self, head, body, found, owner)
                 self.cycle = remote  # type: ignore[assignment]
                 return True
         self._stays()

@@ -37,6 +37,11 @@ def run(api: Api, case: Callable[[Client], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(main(), 45))
 
 
+def slow(api: Api) -> list[Any]:
+    """The slow requests that have begun."""
+    return api.events("slow", phase="begun")
+
+
 async def failure(awaitable: Awaitable[Any]) -> Exception:
     try:
         await awaitable
@@ -175,8 +180,9 @@ def test_a_stream_that_the_sessions_end_cuts_is_session_closed(api: Api) -> None
 def test_close_elsewhere_cancels_a_request_in_flight(api: Api) -> None:
     async def case(client: Client) -> None:
         session = await client.session()
+        before = len(slow(api))
         request = asyncio.ensure_future(failure(session.request("/slow", {"s": 20})))
-        await asyncio.sleep(0.5)
+        await asyncio.to_thread(wait_for, lambda: len(slow(api)) > before, 10)
         begun = time.monotonic()
         await (await client.get_session(session.session_id, session.auth_data)).close()
         assert isinstance(await request, SessionClosed)
@@ -230,7 +236,7 @@ def test_the_hook_runs_on_close_and_on_expiry(api: Api) -> None:
         async def case(client: Client) -> None:
             async with await client.session(on_close_route=hooks.url + "/bye", on_close_payload={"a": 1}) as session:
                 pass
-            await asyncio.sleep(0.2)
+            await asyncio.to_thread(wait_for, lambda: hooks.of(session.session_id), 7)
             assert hooks.of(session.session_id) == [{"a": 1, "session_id": session.session_id}]
             expiring = await client.session(lifetime=1, on_close_route=hooks.url + "/bye")
             await asyncio.to_thread(wait_for, lambda: hooks.of(expiring.session_id), 7)
@@ -558,7 +564,7 @@ def test_an_unreachable_worker_marks_the_session_closed(api: Api) -> None:
             session = await client.session()
             pid = (await session.request("/echo", {}))["response"]["pid"]
             requests = [asyncio.ensure_future(failure(session.request("/slow", {"s": 20}))) for _ in range(6)]
-            await asyncio.sleep(1)
+            await asyncio.to_thread(wait_for, lambda: len(slow(other)) == 6, 10)
             os.kill(pid, signal.SIGKILL)
             errors = await asyncio.gather(*requests)
             assert all(isinstance(each, (ConnectionError, ValueError)) for each in errors)
