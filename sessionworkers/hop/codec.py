@@ -87,7 +87,7 @@ LAST_STREAM: Final = 0xFFFFFFFF
 
 _HEADER: Final = struct.Struct("!IBI")
 _HEADER_SIZE: Final = _HEADER.size
-_PARTS: Final = struct.Struct("!BHH")  # flags, lengths of head and peer
+_PARTS: Final = struct.Struct("!BHHH")  # flags, lengths of head, its first line and peer
 _CREDIT_FRAME: Final = struct.Struct("!IBII")
 _U32: Final = struct.Struct("!I")
 _SHARED: Final = struct.Struct("!BII")  # the kind that it stands for; where the bytes are, and how many
@@ -195,7 +195,8 @@ read_bye: Final = msgspec.msgpack.Decoder(Bye).decode
 read_setting: Final = msgspec.msgpack.Decoder(Setting).decode
 read_open: Final = msgspec.msgpack.Decoder(Open).decode
 read_raw: Final = msgspec.msgpack.Decoder(OpenRaw).decode
-read_packed_head: Final = msgspec.msgpack.Decoder(tuple[str, str, bytes, bytes, list[Pair]]).decode
+read_packed_line: Final = msgspec.msgpack.Decoder(tuple[str, str, bytes, bytes]).decode
+read_packed_fields: Final = msgspec.msgpack.Decoder(list[Pair]).decode
 read_packed_peer: Final = msgspec.msgpack.Decoder(tuple[Address | None, Address | None, str]).decode  # type: ignore[arg-type, misc, unused-ignore]
 read_head: Final = msgspec.msgpack.Decoder(Head).decode
 read_refusal: Final = msgspec.msgpack.Decoder(Refusal).decode
@@ -213,9 +214,14 @@ def packed(kind: int, stream: int, body: object) -> bytes:
     return _HEADER.pack(len(payload), kind, stream) + payload
 
 
-def packed_head(method: str, path: str, raw_path: bytes, query: bytes, headers: Sequence[Pair]) -> bytes:
-    """A request's head for `open_again`. TypeError: msgpack cannot carry it."""
-    return encode((method, path, raw_path, query, headers))
+def packed_line(method: str, path: str, raw_path: bytes, query: bytes) -> bytes:
+    """A request's first line, which begins its head for `open_again`."""
+    return encode((method, path, raw_path, query))
+
+
+def packed_fields(headers: Sequence[Pair]) -> bytes:
+    """The rest of its head."""
+    return encode(headers)
 
 
 def packed_peer(client: Address | None, server: Address | None, scheme: str) -> bytes:
@@ -223,24 +229,25 @@ def packed_peer(client: Address | None, server: Address | None, scheme: str) -> 
     return encode((client, server, scheme))
 
 
-def open_again(stream: int, flags: int, head: bytes, peer: bytes, body: bytes) -> bytes:
+def open_again(stream: int, flags: int, head: bytes, line: int, peer: bytes, body: bytes) -> bytes:
     """An OPEN_AGAIN: an HTTP/1.1 request whose head tells all, in parts that were packed before and are not unpacked
-    again. ``body`` is all of it if ``flags`` has COMPLETE. ``struct.error``: head or peer are longer than 64 KB."""
+    again. The first ``line`` bytes of ``head`` are a `packed_line`. ``body`` is all of it if ``flags`` has COMPLETE.
+    ``struct.error``: head or peer are longer than 64 KB."""
     size = _PARTS.size + len(head) + len(peer) + len(body)
-    parts = _HEADER.pack(size, OPEN_AGAIN, stream), _PARTS.pack(flags, len(head), len(peer)), head, peer, body
+    parts = _HEADER.pack(size, OPEN_AGAIN, stream), _PARTS.pack(flags, len(head), line, len(peer)), head, peer, body
     return b"".join(parts)
 
 
-def read_again(payload: bytes) -> tuple[int, bytes, bytes, bytes]:
-    """The parts of an OPEN_AGAIN: flags, head, peer, body. FrameError: it is shorter than it says."""
+def read_again(payload: bytes) -> tuple[int, bytes, int, bytes, bytes]:
+    """The parts of an OPEN_AGAIN: flags, head, length of its line, peer, body. FrameError: shorter than it says."""
     if len(payload) < _PARTS.size:
         raise FrameError("a head in parts is too short")
-    flags, head, peer = _PARTS.unpack_from(payload)
+    flags, head, line, peer = _PARTS.unpack_from(payload)
     at = _PARTS.size + head
     body = at + peer
-    if body > len(payload):
+    if body > len(payload) or line > head:
         raise FrameError("a head in parts is shorter than it says")
-    return flags, payload[_PARTS.size : at], payload[at:body], payload[body:]
+    return flags, payload[_PARTS.size : at], line, payload[at:body], payload[body:]
 
 
 def bare(kind: int, stream: int) -> bytes:

@@ -317,6 +317,6 @@ class OpensRaw(Protocol):
         """A stream was opened."""
 
     def open_again(
-        self, stream: ServedRaw, flags: int, head: bytes, peer: bytes, body: bytes
+        self, stream: ServedRaw, flags: int, head: bytes, line: int, peer: bytes, body: bytes
     ) -> asyncio.Task[None] | None:
         """A stream was opened with a head that may have come before. Raises `Unreadable`."""

@@ -67,8 +67,8 @@ class SessionHttpToolsProtocol(MovingProtocol):
             return
         head = heads.get(data) if len(data) <= LONGEST else None  # it hashes all of it
         body = b""
-        if head is None and data[:4] == b"POST":
-            found = heads.with_body(data)
+        if head is None:
+            found = heads.find(data)
             if found is not None:
                 head, body = found
         cycle = self.cycle
@@ -79,7 +79,7 @@ class SessionHttpToolsProtocol(MovingProtocol):
             if again and self._heads == 1 and self._between and self.scope is self._seen and self._keeps():
                 scope: Any = self.scope
                 accepting = self.accepting
-                heads.keep(data, scope, accepting.router.key(scope) if accepting is not None else None)
+                heads.keep(data, scope, accepting.router.key(scope) if accepting is not None else None, again)
             return
         self._idle_since = 0.0
         if self._follow:

@@ -21,7 +21,7 @@ from sessionworkers.hop import codec
 from sessionworkers.hop.codec import ASK, COMPLETE, KEEP, TUNNEL, Address, OpenRaw
 from sessionworkers.hop.raw import ServedRaw
 from sessionworkers.hosts.cycle import Cycle, Told, direct, known_app, take
-from sessionworkers.hosts.heads import LONGEST, MOST, Head, scope_of
+from sessionworkers.hosts.heads import LONGEST, MOST, Fields, Head, Marks, put, scope_of
 from sessionworkers.hosts.raw_tunnel import OwnedTunnel
 from sessionworkers.worker.router import DECIDED, Carried, Router
 
@@ -39,6 +39,8 @@ class RawOwner:
         self.app = config.loaded_app
         self.router: Router = config.worker.app
         self._heads: dict[bytes, Head] = {}
+        self._fields: dict[bytes, Fields] = {}
+        self._marks = Marks()
         self._peers: dict[bytes, Peer] = {}
         self.asgi_version: str = config.asgi_version
         self.root_path: str = config.root_path
@@ -71,10 +73,10 @@ class RawOwner:
         return self._serve(request, self.router.recalled(scope) if plain else None)
 
     def open_again(
-        self, stream: ServedRaw, flags: int, head: bytes, peer: bytes, body: bytes
+        self, stream: ServedRaw, flags: int, head: bytes, line: int, peer: bytes, body: bytes
     ) -> asyncio.Task[None] | None:
         """A stream was opened with a head that may have come before. Raises `Unreadable`."""
-        known = self._heads.get(head) or self._read_head(head)
+        known = self._heads.get(head) or self._read_head(head, line)
         client = self._peers.get(peer) or self._read_peer(peer)
         request = OwnedRequest(self, stream, scope_of(client, known, self.state()), flags, body)
         return self._serve(request, self.router.again(known) if known.direct else None)
@@ -89,16 +91,20 @@ class RawOwner:
         scope[DECIDED] = request
         return self._run(request, service_unavailable if self.limit is not None and self._full() else self.app)
 
-    def _read_head(self, packed: bytes) -> Head:
-        """Read a head that will not have to be read again."""
-        method, path, raw_path, query, headers = codec.read_packed_head(packed)
-        line = {"method": method, "path": path, "raw_path": raw_path, "query_string": query, "headers": headers}
-        known = Head(line, 0, self.router.key(line), packed)
-        if len(packed) <= LONGEST:
-            if len(self._heads) >= MOST:
-                self._heads.clear()
-            self._heads[packed] = known
-        return known
+    def _read_head(self, packed: bytes, line: int) -> Head:
+        """Read a head; one that comes a second time will not have to be read again, nor will its fields."""
+        rest = packed[line:]
+        fields = self._fields.get(rest)
+        if fields is None:
+            headers = codec.read_packed_fields(rest)
+            key = self.router.key({"method": "", "path": "", "query_string": b"", "headers": headers})
+            fields = Fields(headers, 0, key)
+            if len(rest) <= LONGEST:
+                put(self._fields, rest, fields)
+        head = Head(*codec.read_packed_line(packed[:line]), fields)
+        if len(packed) <= LONGEST and self._marks.again(packed):
+            put(self._heads, packed, head)
+        return head
 
     def _read_peer(self, packed: bytes) -> Peer:
         """The same for a client's connection."""

@@ -332,12 +332,14 @@ class RemoteAgain(Remote):
             peer = protocol.peer = packed_peer(protocol.client, protocol.server, protocol.scheme or "http")
         self.id = number = link.number()
         link.streams[number] = self
+        packed = head.pack()
         size = len(body)
         if size <= INLINE:
-            link.write(open_again(number, KEEP | COMPLETE, head.packed, peer, body))
+            link.write(open_again(number, KEEP | COMPLETE, packed, head.line, peer, body))
         else:
             self.left -= size
-            link.write_all((open_again(number, KEEP, head.packed, peer, b""), header(END, number, size), body))
+            again = open_again(number, KEEP, packed, head.line, peer, b"")
+            link.write_all((again, header(END, number, size), body))
 
     @property
     def cycle(self) -> Any:

@@ -104,7 +104,7 @@ class SessionConfig(uvicorn.Config):
             else:
                 self.accepting = raw.Accepting(self.worker.app, self)
         if not why_not and cycle.KNOWN_HERE and self.limit_concurrency is None:
-            self.heads = Heads()
+            self.heads = Heads(self.root_path)
         self.http_protocol_class = replacement(self.http_protocol_class, known=not why_not)
         self.lifespan_class = _lifespan(self.lifespan_class, self, self._local)
 

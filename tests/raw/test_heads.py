@@ -19,10 +19,12 @@ from uvicorn.server import ServerState
 from sessionworkers.errors import FrameError
 from sessionworkers.hop.codec import (
     open_again,
-    packed_head,
+    packed_fields,
+    packed_line,
     packed_peer,
     read_again,
-    read_packed_head,
+    read_packed_fields,
+    read_packed_line,
     read_packed_peer,
 )
 from sessionworkers.hosts import heads as module
@@ -159,7 +161,7 @@ async def run(protocol: Any, connections: list[list[bytes]], heads: Heads | None
 
 def same(connections: list[list[bytes]]) -> Heads:
     """Runs them under both; the heads that were kept."""
-    heads = Heads()
+    heads = Heads("/root")
     theirs = asyncio.run(run(PlainHttpToolsProtocol, connections, None))
     ours = asyncio.run(run(SessionHttpToolsProtocol, connections, heads))
     assert ours == theirs
@@ -178,7 +180,7 @@ def test_a_head_is_kept_at_its_second_sight(name: str) -> None:
 def test_what_means_more_than_its_bytes_is_parsed_each_time(name: str) -> None:
     packet = {**PARSED, **LAST}[name]
     kept = same([[packet] * 4, [get(), packet, get(), packet, get()], [packet]])
-    assert kept.get(packet) is None and kept.with_body(packet) is None and len(kept) <= 1
+    assert kept.get(packet) is None and kept.find(packet) is None and len(kept) <= 1
 
 
 def test_a_body_is_not_taken_for_granted() -> None:
@@ -231,20 +233,22 @@ def test_what_is_kept_is_bounded() -> None:
                     "headers": [(b"host", b"here")],
                 }  # fmt: skip
                 heads.keep(packet, scope)
-        assert len(heads) <= MOST and len(heads._once) <= 4 * MOST
+        assert len(heads) <= MOST and len(heads._marks) <= 4 * MOST
     assert heads.get(get(f"/{3 * MOST - 1}")) is not None
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"x" * 70_000])
 def test_a_head_that_came_before_travels_in_parts(body: bytes) -> None:
     headers = ((b"host", b"here"), (b"cookie", b"sid=\xff" + b"a" * 40))
-    head = ("POST", "/ä/b", b"/%C3%A4/b", b"q=1", headers)
+    head = ("POST", "/ä/b", b"/%C3%A4/b", b"q=1")
     for client, server in ((("127.0.0.1", 54321), ("::1", 80)), (None, ("/run/app.sock", None))):
-        frame = open_again(7, 3, packed_head(*head), packed_peer(client, server, "http"), body)
-        parts = read_again(frame[9:])
-        assert parts == (3, packed_head(*head), packed_peer(client, server, "http"), body)
-        assert read_packed_head(parts[1]) == (*head[:4], list(headers))
-        assert read_packed_peer(parts[2]) == (client, server, "http")
+        line, peer = packed_line(*head), packed_peer(client, server, "http")
+        packed = line + packed_fields(headers)
+        frame = open_again(7, 3, packed, len(line), peer, body)
+        assert read_again(frame[9:]) == (3, packed, len(line), peer, body)
+        assert read_packed_line(line) == head
+        assert read_packed_fields(packed[len(line) :]) == list(headers)
+        assert read_packed_peer(peer) == (client, server, "http")
         for size in (0, 4, 30, len(frame) - 9 - len(body) - 1):
             with pytest.raises(FrameError):
                 read_again(frame[9 : 9 + size])
@@ -278,3 +282,64 @@ def test_the_running_one_of_pipelined_requests_is_told_that_its_client_is_gone()
         assert told == ["http.disconnect"] and transport.out == b""
 
     asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def like(line: str, body: bytes = b"") -> bytes:
+    """A request that differs from others of its kind in its first line alone."""
+    length = f"Content-Length: {len(body)}\r\n" if body else ""
+    return f"{line}\r\nHost: here\r\nCookie: sid=abc\r\n{length}\r\n".encode("latin-1") + body
+
+
+ORDINARY = [
+    "GET / HTTP/1.1", "GET /a/b/c HTTP/1.1", "GET /a? HTTP/1.1", "GET /?a=1&b=2 HTTP/1.1", "DELETE /s/1;v=2 HTTP/1.1",
+    "GET /%C3%A4/%20?q=%C3%A4 HTTP/1.1", "GET /%zz%?%zz% HTTP/1.1", "GET /a//b/../c HTTP/1.1", "OPTIONS /-._~ HTTP/1.1",
+    "GET /!$&'()*+,;=:@?!$&'()*+,;=:@/ HTTP/1.1", "HEAD /a HTTP/1.1", "PUT /a HTTP/1.1", "PATCH /a HTTP/1.1",
+    "POST /a HTTP/1.1",
+]  # fmt: skip
+EXTRAORDINARY = [
+    "GET /a?b?c HTTP/1.1", "GET /a#f HTTP/1.1", "GET /a?b#c HTTP/1.1", "GET //other/a HTTP/1.1", "GET * HTTP/1.1",
+    "GET http://other/a?b HTTP/1.1", "GET /ä HTTP/1.1", "GET /a|b HTTP/1.1", "GET /a\\b HTTP/1.1", "GET /a\"b HTTP/1.1",
+    "GET /a b HTTP/1.1", "GET  /a HTTP/1.1", "GET /a  HTTP/1.1", "GET\t/a HTTP/1.1", "GET /a HTTP/1.1 ",
+    " GET /a HTTP/1.1",
+    "GET /a HTTP/1.0", "GET /a HTTP/1.2", "GET /a HTTP/2.0", "GET /a http/1.1", "GET /a", "get /a HTTP/1.1",
+    "GETS /a HTTP/1.1", "TRACE /a HTTP/1.1", "CONNECT other:1 HTTP/1.1", "GET /a\x00 HTTP/1.1", "GET /a\x7f HTTP/1.1",
+    "GET /a\rb HTTP/1.1", "GET /a\nX: y HTTP/1.1", "", "GET a HTTP/1.1", "GET ?a HTTP/1.1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", [*ORDINARY, *EXTRAORDINARY])
+def test_a_first_line_of_its_own(line: str) -> None:
+    before = [like("GET /1 HTTP/1.1"), like("GET /2?x HTTP/1.1"), like("GET /3 HTTP/1.1")]
+    packet = like(line)
+    kept = same([[*before, packet, like("GET /4 HTTP/1.1")]])
+    assert (kept.find(packet) is not None) == (line in ORDINARY)
+    same([[*before, *[packet] * 4, *before, packet]])
+    bodied = [like(f"POST /{number} HTTP/1.1", b"abc") for number in range(3)]
+    same([[*bodied, like(line, b"xyz"), like("POST /x HTTP/1.1", b"def")]])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_first_line(seed: int) -> None:
+    rng = random.Random(seed)
+    before = [like(f"GET /{number} HTTP/1.1") for number in range(3)]
+    connections = []
+    for _ in range(60):
+        path = "".join(rng.choices([*map(chr, range(33, 127)), "/", "?", "%", "a", "ä"], k=rng.randrange(12)))
+        line = f"{rng.choice(['GET', 'GET', 'DELETE', 'POST', 'PURGE'])} /{path} HTTP/1.1"
+        connections.append([*before, like(line), before[0]])
+    same(connections)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_order_of_first_lines(seed: int) -> None:
+    rng = random.Random(seed)
+    lines = rng.sample([*ORDINARY, *EXTRAORDINARY[:14]], 6)
+    connections = []
+    for _ in range(6):
+        packets = [like(line, rng.choice([b"", b"", b"abc", b"x" * 90_000])) for line in rng.choices(lines, k=20)]
+        stream: list[bytes] = []
+        for packet in packets:
+            cut = rng.randrange(1, len(packet))
+            stream += rng.choice([[packet]] * 4 + [[packet[:cut], packet[cut:]]])
+        connections.append(stream)
+    same(connections)
