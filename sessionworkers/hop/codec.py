@@ -146,6 +146,7 @@ WEBSOCKET: Final = 1  # flags of Open
 COMPLETE: Final = 2  # `body` is all of it
 ASK: Final = 4  # send WANT before the body comes
 KEEP: Final = 32  # of a raw stream: the client would keep its connection
+FIRST: Final = 16  # of a raw stream: the first one of its client's connection, perhaps the only one
 TUNNEL: Final = 64  # of a raw stream: a WebSocket
 STATE: Final = 8  # the acceptor's scope had a state, so the owner's has one too
 

@@ -10,7 +10,7 @@ anything but HTTP/1.1, and connections that are to be closed. Of requests with a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -19,6 +19,8 @@ from sessionworkers.hop.codec import WINDOW, packed_fields, packed_line
 from sessionworkers.hosts.cycle import KnownCycle, Told, direct, take
 
 T = TypeVar("T")
+Passes = Callable[[Mapping[str, Any]], bool]
+"""What the router's app says of a scope: nothing in front of the router will act on it."""
 
 MOST: Final = 2_048
 """Of each kind kept; when they are as many all are forgotten: some 4 MB at the most."""
@@ -44,7 +46,7 @@ class Fields:
     """A request's head without its first line, parsed. ``length``: of the body that follows; 0 if there is none.
 
     ``key`` is what `affinity.recall.Recall.key` says of them, without the line; None where nothing is recalled.
-    ``direct`` is what the function of that name says, ``events``: nothing but server-sent events is taken.
+    ``direct``: no proxy has written into them. ``events``: nothing but server-sent events is taken.
     """
 
     __slots__ = ("direct", "events", "headers", "key", "length", "packed")
@@ -60,7 +62,7 @@ class Fields:
 
 class Head:
     """A request's head, parsed. ``key``, ``found`` and ``revision`` are `affinity.recall.Kept`'s; ``line`` is the
-    length of the first line in what `pack` gives."""
+    length of the first line in what `pack` gives; ``direct``: the router may have it without the layers in front."""
 
     __slots__ = (
         "direct", "events", "fields", "found", "key", "line", "method", "packed", "path", "query", "raw_path",
@@ -143,13 +145,14 @@ def put(known: dict[bytes, T], data: bytes, value: T) -> None:
 class Heads:
     """The heads of one worker."""
 
-    __slots__ = ("_bodied", "_bodiless", "_fields", "_marks", "_root", "_root_bytes", "get")
+    __slots__ = ("_bodied", "_bodiless", "_fields", "_marks", "_passes", "_root", "_root_bytes", "get")
 
-    def __init__(self, root_path: str = "") -> None:
+    def __init__(self, root_path: str = "", passes: Passes | None = None) -> None:
         self._bodiless: dict[bytes, Head] = {}
         self._bodied: dict[bytes, Head] = {}
         self._fields: dict[bytes, Fields] = {}
         self._marks = Marks()
+        self._passes = passes
         self._root, self._root_bytes = root_path, root_path.encode("ascii")
         self.get = self._bodiless.get
         """The head of a request without body that these bytes are, or None."""
@@ -185,10 +188,17 @@ class Heads:
         if self._root:
             path = self._root + path
             raw_path = self._root_bytes + raw_path
-        head = Head(method.decode("ascii"), path, raw_path, query, fields)
+        head = self._head(method.decode("ascii"), path, raw_path, query, fields)
         if self._marks.again(whole):
             put(self._bodied if size else self._bodiless, whole, head)
         return head, data[end:]
+
+    def _head(self, method: str, path: str, raw_path: bytes, query: bytes, fields: Fields) -> Head:
+        head = Head(method, path, raw_path, query, fields)
+        if self._passes is not None and head.direct:
+            line = {"type": "http", "method": method, "path": path, "query_string": query, "root_path": self._root}
+            head.direct = self._passes({**line, "headers": fields.headers})
+        return head
 
     def seen(self, data: bytes) -> int:
         """What of the head of ``data`` is to be kept, as it came before: 1 its fields, 2 all of it, 3 both."""
@@ -215,7 +225,7 @@ class Heads:
         if what & 1:
             put(self._fields, data[data.find(_LINE_END) : end], fields)
         if what & 2:
-            head = Head(scope["method"], scope["path"], scope["raw_path"], scope["query_string"], fields)
+            head = self._head(scope["method"], scope["path"], scope["raw_path"], scope["query_string"], fields)
             put(self._bodied if length else self._bodiless, data[:end], head)
 
 

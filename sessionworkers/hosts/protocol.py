@@ -175,7 +175,7 @@ class SessionHttpToolsProtocol(MovingProtocol):
         accepting = self.accepting
         if accepting is not None and app is self.app:
             scope: Any = cycle.scope
-            choice = accepting.router.elsewhere(scope)
+            choice = accepting.elsewhere(scope)
             if choice is not None:
                 found, owner = choice
                 if accepting.handover is not None:

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from sessionworkers.errors import FrameError
 from sessionworkers.hosts.cycle import log_access
+from sessionworkers.hosts.heads import Passes
 from sessionworkers.hosts.raw_remote import Remote
 from sessionworkers.hosts.raw_tunnel import Tunnel, handshake
 from sessionworkers.worker.accesslog import note_route
@@ -52,8 +53,10 @@ def fits(protocol: Any) -> str:
 class Accepting:
     """What all connections of a worker share for raw frames."""
 
-    def __init__(self, router: Router, config: Any) -> None:
+    def __init__(self, router: Router, config: Any, passes: Passes | None = None) -> None:
         self.router = router
+        self.passes = passes
+        """Where something stands in front of the router: whether a request goes through it as it is."""
         self.links: Any = router.links
         self.handover: Handover | None = None
         """Set where connections may be handed over."""
@@ -82,7 +85,11 @@ class Accepting:
             "query_string": url.query or b"",
             "headers": protocol.scope["headers"],
         }
-        return self.router.elsewhere({**scope, "root_path": protocol.root_path})
+        return self.elsewhere({**scope, "root_path": protocol.root_path})
+
+    def elsewhere(self, scope: Any) -> tuple[Found, str] | None:
+        """As the router's."""
+        return self.router.elsewhere(scope) if self.passes is None or self.passes(scope) else None
 
     def tunnel(self, protocol: SessionHttpToolsProtocol, found: Found, owner: str) -> bool:
         """Carry a WebSocket's bytes to its owner; False: that is the router's to do, by ASGI frames."""

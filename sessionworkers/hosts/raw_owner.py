@@ -18,10 +18,10 @@ from uvicorn.server import ServerState
 
 from sessionworkers.affinity.found import Found
 from sessionworkers.hop import codec
-from sessionworkers.hop.codec import ASK, COMPLETE, KEEP, TUNNEL, Address, OpenRaw
+from sessionworkers.hop.codec import ASK, COMPLETE, FIRST, KEEP, TUNNEL, Address, OpenRaw
 from sessionworkers.hop.raw import ServedRaw
 from sessionworkers.hosts.cycle import Cycle, Told, direct, known_app, take
-from sessionworkers.hosts.heads import LONGEST, MOST, Fields, Head, Marks, put, scope_of
+from sessionworkers.hosts.heads import LONGEST, Fields, Head, Marks, put, scope_of
 from sessionworkers.hosts.raw_tunnel import OwnedTunnel
 from sessionworkers.worker.router import DECIDED, Carried, Router
 
@@ -37,7 +37,7 @@ class RawOwner:
         self.state = state
         self.loop = asyncio.get_running_loop()
         self.app = config.loaded_app
-        self.router: Router = config.worker.app
+        self.router: Router = config.worker.router
         self._heads: dict[bytes, Head] = {}
         self._fields: dict[bytes, Fields] = {}
         self._marks = Marks()
@@ -77,7 +77,10 @@ class RawOwner:
     ) -> asyncio.Task[None] | None:
         """A stream was opened with a head that may have come before. Raises `Unreadable`."""
         known = self._heads.get(head) or self._read_head(head, line)
-        client = self._peers.get(peer) or self._read_peer(peer)
+        if flags & FIRST:  # what may never come again is not kept
+            client = Peer(self, *codec.read_packed_peer(peer))
+        else:
+            client = self._peers.get(peer) or self._read_peer(peer)
         request = OwnedRequest(self, stream, scope_of(client, known, self.state()), flags, body)
         return self._serve(request, self.router.again(known) if known.direct else None)
 
@@ -108,9 +111,8 @@ class RawOwner:
 
     def _read_peer(self, packed: bytes) -> Peer:
         """The same for a client's connection."""
-        if len(self._peers) >= MOST:
-            self._peers.clear()
-        peer = self._peers[packed] = Peer(self, *codec.read_packed_peer(packed))
+        peer = Peer(self, *codec.read_packed_peer(packed))
+        put(self._peers, packed, peer)
         return peer
 
     def _run(self, request: OwnedRequest, app: Any) -> asyncio.Task[None]:

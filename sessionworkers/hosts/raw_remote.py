@@ -21,6 +21,7 @@ from sessionworkers.hop.codec import (
     CREDIT,
     DATA,
     END,
+    FIRST,
     INLINE,
     KEEP,
     OPEN_RAW,
@@ -328,17 +329,19 @@ class RemoteAgain(Remote):
         self.head = head
         self.body = body
         peer = protocol.peer
+        flags = KEEP
         if peer is None:
+            flags |= FIRST
             peer = protocol.peer = packed_peer(protocol.client, protocol.server, protocol.scheme or "http")
         self.id = number = link.number()
         link.streams[number] = self
         packed = head.pack()
         size = len(body)
         if size <= INLINE:
-            link.write(open_again(number, KEEP | COMPLETE, packed, head.line, peer, body))
+            link.write(open_again(number, flags | COMPLETE, packed, head.line, peer, body))
         else:
             self.left -= size
-            again = open_again(number, KEEP, packed, head.line, peer, b"")
+            again = open_again(number, flags, packed, head.line, peer, b"")
             link.write_all((again, header(END, number, size), body))
 
     @property

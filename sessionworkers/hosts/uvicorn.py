@@ -39,7 +39,6 @@ from sessionworkers.hosts.protocol import replacement
 from sessionworkers.hosts.raw_owner import RawOwner
 from sessionworkers.manager.protocol import ManagerLink
 from sessionworkers.members.identity import Roster
-from sessionworkers.worker.router import Router
 from sessionworkers.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -98,13 +97,15 @@ class SessionConfig(uvicorn.Config):
         if proxy_headers:
             self.loaded_app = QuickProxyHeaders(self.loaded_app, trusted_hosts=self.forwarded_allow_ips)
         why_not = raw.fits(self.http_protocol_class)
-        if isinstance(self.worker.app, Router) and self.worker.member is not None:
+        router, explicit = self.worker.router, self.worker.explicit
+        passes = explicit.app.passes if explicit is not None else None
+        if router is not None and self.worker.member is not None:
             if why_not:
                 log.info("Requests of other workers' sessions go by ASGI frames: %s", why_not)
             else:
-                self.accepting = raw.Accepting(self.worker.app, self)
+                self.accepting = raw.Accepting(router, self, passes)
         if not why_not and cycle.KNOWN_HERE and self.limit_concurrency is None:
-            self.heads = Heads(self.root_path)
+            self.heads = Heads(self.root_path, passes)
         self.http_protocol_class = replacement(self.http_protocol_class, known=not why_not)
         self.lifespan_class = _lifespan(self.lifespan_class, self, self._local)
 

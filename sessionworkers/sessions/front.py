@@ -7,7 +7,7 @@ One request, step by step (the numbers stand again in the code):
 2. A request that names an explicit session, in X-Session-ID or in its JSON envelope, goes to the owner: here, or by
    the hop. An ID that nobody claims, or whose owner lives no more, is 410.
 3. A grant is checked where a platform's key is set.
-4. Anything else goes on to the router, its body untouched.
+4. Anything else goes on to the router, its body untouched. For most that is known by the head.
 
 What travels with a hop is ``{"session": [what, ID, digest of the credential]}``; the owner decides.
 """
@@ -15,7 +15,7 @@ What travels with a hop is ``{"session": [what, ID, digest of the credential]}``
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 from sessionworkers.affinity.paths import PathTemplate
@@ -82,6 +82,9 @@ class Front:
             await self.inner(scope, receive, send)
             return
         request = RequestView.from_scope(scope)
+        if self._passes(request):  # 4
+            await self.inner(scope, receive, send)
+            return
         path = request.route_path
         incoming: Incoming | None = None
         if scope["type"] == "http" and request.method != "GET":
@@ -95,9 +98,6 @@ class Front:
                 if path in self._gets:
                     await self._show(self._gets[path], scope, send, request)
                     return
-            if self._rules.off(request):
-                await self.inner(scope, receive, send)
-                return
             session_id, auth, receive = await self._named(request, receive)  # 2
             if session_id is not None:
                 self.log(request, session_id, "here")
@@ -107,6 +107,21 @@ class Front:
             await self._refuse(scope, incoming, send, refused)
             return
         await self.inner(scope, receive, send)  # 4
+
+    def passes(self, scope: Mapping[str, Any]) -> bool:
+        """True if a request goes on to the router whatever its body holds; for hosts that begin it without this app."""
+        return self._passes(RequestView.from_scope(scope))
+
+    def _passes(self, request: RequestView) -> bool:
+        if request.kind == "http":
+            path = request.route_path
+            if path in self._posts or path in self._gets:
+                return False
+        if self._rules.off(request):
+            return True
+        if header_id(request) is not None or self._reads(request):
+            return False
+        return self._grant_key is None or not self._writes(request)
 
     async def _refuse(self, scope: Scope, incoming: Incoming | None, send: Send, refused: Refused) -> None:
         expected = any(name == b"expect" for name, _ in scope["headers"])  # then nothing was sent yet
@@ -143,9 +158,12 @@ class Front:
             raise ended()  # an envelope with an ID that was never given
         return session_id, digest(envelope.auth_data) if envelope.whole else None, receive
 
+    def _writes(self, request: RequestView) -> bool:
+        return request.kind == "http" and request.method not in ("GET", "HEAD", "OPTIONS", "DELETE")
+
     def _reads(self, request: RequestView) -> bool:
         """Whether the body may be an envelope: JSON, on the paths that are meant for it."""
-        if request.kind != "http" or request.method in ("GET", "HEAD", "OPTIONS", "DELETE"):
+        if not self._writes(request):
             return False
         kind = request.content_type
         if kind != "application/json" and not kind.endswith("+json") and (self._grant_key is None or kind):
@@ -155,7 +173,7 @@ class Front:
     def _check_grant(self, request: RequestView, envelope: Envelope, by_header: str | None) -> None:
         """Where grants are signed, what writes must bring one; the ID of an open session stands for one."""
         assert self._grant_key is not None
-        if request.kind != "http" or request.method in ("GET", "HEAD", "OPTIONS", "DELETE") or by_header is not None:
+        if not self._writes(request) or by_header is not None:
             return
         if self._envelope and not any(path.covers(request) for path in self._envelope):
             return

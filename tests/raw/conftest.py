@@ -9,6 +9,7 @@ import pytest
 from tests.raw.servers import Pair, pair
 
 KINDS = [(mechanism, loop) for mechanism in ("frames", "raw", "handover") for loop in ("asyncio", "uvloop")]
+KINDS.append(("handover+api", "uvloop"))
 
 
 @pytest.fixture(scope="session", params=KINDS, ids="-".join)

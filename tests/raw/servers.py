@@ -58,7 +58,8 @@ class Pair:
 
 @contextlib.contextmanager
 def pair(mechanism: str, loop: str, **options: Any) -> Iterator[Pair]:
-    """Start both; ``options`` are uvicorn's."""
+    """Start both; ``options`` are uvicorn's. A ``mechanism`` with "+api" has the session API on as well."""
+    mechanism, _, api = mechanism.partition("+")
     base = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(prefix="swraw-", dir=base) as folder:
         runtime = RuntimeDir.create(folder)
@@ -73,7 +74,7 @@ def pair(mechanism: str, loop: str, **options: Any) -> Iterator[Pair]:
                 found.logs.append(log)
                 task = {
                     "worker": str(number), "mechanism": mechanism, "loop": loop, "options": options,
-                    "fds": [door.fileno()], "runtime": runtime.path,
+                    "fds": [door.fileno()], "runtime": runtime.path, "api": bool(api),
                 }  # fmt: skip
                 with log.open("wb") as out:
                     process = subprocess.Popen(

@@ -23,6 +23,7 @@ def main(text: str) -> int:
         handover=task["mechanism"] == "handover",
         auto=False,
         no_preset=["all"],
+        session_api=task["api"],
     )
     options = {"app": "tests.raw.app:app", "loop": task["loop"], "lifespan": "on", **task["options"]}
     return host.run_worker(options, settings, [socket.socket(fileno=fd) for fd in task["fds"]], task["runtime"])
