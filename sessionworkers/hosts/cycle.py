@@ -316,7 +316,9 @@ class QuickHttpToolsProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         cycle = self.cycle
-        if cycle is not None and cycle.more_body and len(cycle.body) > HIGH_WATER_LIMIT:
+        if cycle is None or not cycle.more_body or cycle.response_complete:
+            return  # what comes of a body after the reply is passed over, and nobody would resume
+        if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
 
     def on_body(self, body: bytes) -> None:

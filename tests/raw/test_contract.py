@@ -144,6 +144,17 @@ def test_an_app_that_does_not_read_holds_the_client_back(two: Pair, owner: int) 
         assert sent < most
 
 
+@pytest.mark.parametrize("owner", [0, 1])
+def test_the_rest_of_a_body_that_was_answered_early_is_passed_over(two: Pair, owner: int) -> None:
+    with Client(two.doors[0]) as client:
+        for _ in range(3):
+            client.send(head("/early", two.sids[owner], "POST", "content-length: 400000") + b"x" * 150_000)
+            assert client.read().body == f"early {owner}".encode()
+            for _ in range(5):
+                client.send(b"x" * 50_000)
+            assert client.ask("/", two.sids[owner]).json["worker"] == str(owner)
+
+
 def test_a_reply_that_does_not_wait_for_the_body(two: Pair) -> None:
     with Client(two.doors[0]) as client:
         client.send(head("/early", two.sids[1], "POST", "content-length: 10"))
