@@ -65,6 +65,16 @@ def replay(taken: Iterable[Message], receive: Receive) -> Receive:
     return receive_again if again else receive
 
 
+def refused(payload: bytes) -> HopError:
+    """What a REFUSE means. Raises `Unreadable`."""
+    refusal = read_refusal(payload)
+    if refusal.why == "not-mine":
+        return NotMine(refusal.owner)
+    if refusal.why == "closing":
+        return OwnerGone("the owner is closing")
+    return HopRefused(f"the owner refused the request: {refusal.why}")
+
+
 class Carried(Stream):
     """One request that another worker answers."""
 
@@ -300,14 +310,7 @@ class Carried(Stream):
         return self.begun or bool(self._queue)
 
     def _refused(self, payload: bytes) -> None:
-        refusal = read_refusal(payload)
-        error: HopError
-        if refusal.why == "not-mine":
-            error = NotMine(refusal.owner)
-        elif refusal.why == "closing":
-            error = OwnerGone("the owner is closing")
-        else:
-            error = HopRefused(f"the owner refused the request: {refusal.why}")
+        error = refused(payload)
         error.replay = self._receive  # what was taken comes before it, see _give_back
         self._end(error)
 

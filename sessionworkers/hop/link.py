@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, MutableMapping
 from typing import Any, Final
 
@@ -28,9 +27,7 @@ from sessionworkers.hop.codec import (
 )
 from sessionworkers.hop.dial import dial
 from sessionworkers.hop.ring import Mapped
-from sessionworkers.hop.wire import Descriptor, Link
-
-log = logging.getLogger("sessionworkers.hop")
+from sessionworkers.hop.wire import Descriptor, Link, logger
 
 HELLO_CHECK: Final = 0.25  # seconds between two looks at whether a silent owner lives
 TICK: Final = 0.02  # seconds: a request that has lasted one to two of them is watched for its client's leaving
@@ -94,7 +91,7 @@ class AcceptorLink(Link[Any]):
         try:
             self._ring = Mapped(offer)
         except (OSError, ValueError) as error:
-            log.debug("large replies go through the socket: %s", error)
+            logger.debug("large replies go through the socket: %s", error)
             return
         self.write(header(RING, 0, 0))
 

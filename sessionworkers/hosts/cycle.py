@@ -28,6 +28,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 
 from sessionworkers.affinity.ruleset import Found, RuleSet
+from sessionworkers.hosts.marks import Marks, put
 from sessionworkers.ledger.book import Record
 from sessionworkers.ledger.known import Known
 from sessionworkers.worker.router import Router
@@ -49,8 +50,8 @@ _lines: dict[tuple[bytes, bytes], bytes] = {}
 """Header as an app gives it → its line. None that has a meaning for the connection or the body is among them."""
 _heads: dict[Any, tuple[Any, bytes, int, str]] = {}
 """Status and headers → the rules by which they teach nothing, lines, length and kind of the body."""
-_once: set[int] = set()
-"""Hashes of heads that came once: what never comes again is not kept."""
+_once = Marks(_MOST_LINES)
+"""Heads that came once."""
 _last_defaults: tuple[Any, bytes | None] = (None, None)
 _LENGTH: Final = b"content-length"
 _PROXIES: Final = (b"x-forwarded-for", b"x-forwarded-proto")
@@ -75,9 +76,7 @@ def _line(name: bytes, value: bytes) -> bytes | None:
         return None
     line = b"".join((lower, b": ", value, b"\r\n"))
     if len(value) <= _LONGEST and lower != b"set-cookie":
-        if len(_lines) >= _MOST_LINES:
-            _lines.clear()
-        _lines[name, value] = line
+        put(_lines, (name, value), line, _MOST_LINES)
     return line
 
 
@@ -279,13 +278,8 @@ class KnownCycle(QuickCycle):
             return False
         rules = visit.ledger.rules
         if head is None or head[0] is not rules:
-            mark = hash(key)
-            if mark in _once:
+            if _once.again(key):
                 _remember(key, message, rules)
-            else:
-                if len(_once) >= _MOST_LINES:
-                    _once.clear()
-                _once.add(mark)
             return False
         if self.flow.write_paused or self.disconnected or not self._begun(key[0], head[1], head[2]):
             return False
@@ -305,9 +299,7 @@ def _remember(key: Any, message: Any, rules: RuleSet) -> None:
     head = _head(message)
     if head is None or len(head[0]) > _LONGEST or any(name.lower() == b"set-cookie" for name, _ in headers):
         return
-    if len(_heads) >= _MOST_LINES:
-        _heads.clear()
-    _heads[key] = (rules, *head, kind)
+    put(_heads, key, (rules, *head, kind), _MOST_LINES)
 
 
 class QuickHttpToolsProtocol(HttpToolsProtocol):

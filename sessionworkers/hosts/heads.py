@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import unquote
 
 from sessionworkers.affinity.recall import UNKNOWN, Key
 from sessionworkers.hop.codec import WINDOW, packed_fields, packed_line
 from sessionworkers.hosts.cycle import KnownCycle, Told, direct, take
+from sessionworkers.hosts.marks import Marks, put
 
-T = TypeVar("T")
 Passes = Callable[[Mapping[str, Any]], bool]
 """What the router's app says of a scope: nothing in front of the router will act on it."""
 
@@ -112,36 +112,6 @@ def takes_only_events(headers: Sequence[tuple[bytes, bytes]]) -> bool:
     return len(accepts) >= len(_EVENTS) and accepts.strip().lower() == _EVENTS
 
 
-class Marks:
-    """What came once, by its hash: what never comes again is not kept."""
-
-    __slots__ = ("_seen",)
-
-    def __init__(self) -> None:
-        self._seen: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._seen)
-
-    def again(self, data: bytes) -> bool:
-        """True if ``data`` was asked about before."""
-        mark = hash(data)
-        seen = self._seen
-        if mark in seen:
-            return True
-        if len(seen) >= 4 * MOST:
-            seen.clear()
-        seen.add(mark)
-        return False
-
-
-def put(known: dict[bytes, T], data: bytes, value: T) -> None:
-    """Keep ``value``, in place of all others when they are too many."""
-    if len(known) >= MOST:
-        known.clear()
-    known[data] = value
-
-
 class Heads:
     """The heads of one worker."""
 
@@ -151,7 +121,7 @@ class Heads:
         self._bodiless: dict[bytes, Head] = {}
         self._bodied: dict[bytes, Head] = {}
         self._fields: dict[bytes, Fields] = {}
-        self._marks = Marks()
+        self._marks = Marks(4 * MOST)
         self._passes = passes
         self._root, self._root_bytes = root_path, root_path.encode("ascii")
         self.get = self._bodiless.get
@@ -190,7 +160,7 @@ class Heads:
             raw_path = self._root_bytes + raw_path
         head = self._head(method.decode("ascii"), path, raw_path, query, fields)
         if self._marks.again(whole):
-            put(self._bodied if size else self._bodiless, whole, head)
+            put(self._bodied if size else self._bodiless, whole, head, MOST)
         return head, data[end:]
 
     def _head(self, method: str, path: str, raw_path: bytes, query: bytes, fields: Fields) -> Head:
@@ -223,10 +193,10 @@ class Heads:
             return
         fields = Fields(scope["headers"], length, key)
         if what & 1:
-            put(self._fields, data[data.find(_LINE_END) : end], fields)
+            put(self._fields, data[data.find(_LINE_END) : end], fields, MOST)
         if what & 2:
             head = self._head(scope["method"], scope["path"], scope["raw_path"], scope["query_string"], fields)
-            put(self._bodied if length else self._bodiless, data[:end], head)
+            put(self._bodied if length else self._bodiless, data[:end], head, MOST)
 
 
 def scope_of(connection: Any, head: Head, state: dict[str, Any]) -> dict[str, Any]:

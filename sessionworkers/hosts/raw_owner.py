@@ -21,7 +21,8 @@ from sessionworkers.hop import codec
 from sessionworkers.hop.codec import ASK, COMPLETE, FIRST, KEEP, TUNNEL, Address, OpenRaw
 from sessionworkers.hop.raw import ServedRaw
 from sessionworkers.hosts.cycle import Cycle, Told, direct, known_app, take
-from sessionworkers.hosts.heads import LONGEST, Fields, Head, Marks, put, scope_of
+from sessionworkers.hosts.heads import LONGEST, MOST, Fields, Head, scope_of
+from sessionworkers.hosts.marks import Marks, put
 from sessionworkers.hosts.raw_tunnel import OwnedTunnel
 from sessionworkers.worker.router import DECIDED, Carried, Router
 
@@ -40,7 +41,7 @@ class RawOwner:
         self.router: Router = config.worker.router
         self._heads: dict[bytes, Head] = {}
         self._fields: dict[bytes, Fields] = {}
-        self._marks = Marks()
+        self._marks = Marks(4 * MOST)
         self._peers: dict[bytes, Peer] = {}
         self.asgi_version: str = config.asgi_version
         self.root_path: str = config.root_path
@@ -103,16 +104,16 @@ class RawOwner:
             key = self.router.key({"method": "", "path": "", "query_string": b"", "headers": headers})
             fields = Fields(headers, 0, key)
             if len(rest) <= LONGEST:
-                put(self._fields, rest, fields)
+                put(self._fields, rest, fields, MOST)
         head = Head(*codec.read_packed_line(packed[:line]), fields)
         if len(packed) <= LONGEST and self._marks.again(packed):
-            put(self._heads, packed, head)
+            put(self._heads, packed, head, MOST)
         return head
 
     def _read_peer(self, packed: bytes) -> Peer:
         """The same for a client's connection."""
         peer = Peer(self, *codec.read_packed_peer(packed))
-        put(self._peers, packed, peer)
+        put(self._peers, packed, peer, MOST)
         return peer
 
     def _run(self, request: OwnedRequest, app: Any) -> asyncio.Task[None]:

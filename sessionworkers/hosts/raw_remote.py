@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from sessionworkers.errors import FrameError, HopError, HopRefused, NotMine, OwnerGone
+from sessionworkers.errors import FrameError, HopError, OwnerGone
+from sessionworkers.hop.carried import refused
 from sessionworkers.hop.codec import (
     ASK,
     CANCEL,
@@ -35,7 +36,6 @@ from sessionworkers.hop.codec import (
     packed,
     packed_peer,
     read_credit,
-    read_refusal,
 )
 from sessionworkers.hop.link import AcceptorLink
 from sessionworkers.hop.wire import Stream
@@ -193,15 +193,7 @@ class Remote(Stream):
             self.left += read_credit(payload)
             self.pump()
         elif kind == REFUSE:
-            refusal = read_refusal(payload)
-            error: HopError
-            if refusal.why == "not-mine":
-                error = NotMine(refusal.owner)
-            elif refusal.why == "closing":
-                error = OwnerGone("the owner is closing")
-            else:
-                error = HopRefused(f"the owner refused the request: {refusal.why}")
-            self._back(error)
+            self._back(refused(payload))
         else:
             raise FrameError(f"a frame of kind {kind} on a raw stream")
 
