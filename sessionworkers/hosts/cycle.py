@@ -40,6 +40,8 @@ KNOWN: Final[dict[Callable[..., Any], str]] = {
     HttpToolsProtocol.on_message_complete: "1fbad42d",
     HttpToolsProtocol.on_body: "dba9c32a",
     HttpToolsProtocol.data_received: "010a7ae5",
+    HttpToolsProtocol.__init__: "4f089994",
+    HttpToolsProtocol.connection_made: "6efb565f",
 }
 """What stands here in other words, with the beginnings of the SHA-256 of its source (uvicorn 0.53, 0.54)."""
 

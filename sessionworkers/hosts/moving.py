@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from sessionworkers.affinity.found import Found
 from sessionworkers.hosts.cycle import Base
+from sessionworkers.hosts.first import FirstTransport
 from sessionworkers.hosts.handover import MOST_BYTES, Channel, Handover, let_go
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class MovingProtocol(Base):
     """What of a connection is about its moving; `sessionworkers.hosts.protocol` reads it."""
 
     accepting: Accepting | None = None
+    first: FirstTransport | None = None
+    """The transport that does until the loop has made its own."""
     _follow = False
     _between = True  # no part of a request's body is outstanding
     _heads = 0  # heads that the present packet completed
@@ -78,13 +81,15 @@ class MovingProtocol(Base):
             return None  # what has just come is not sent on: two workers may know differently
         if self._heads != 1 or self._chunk is None or len(self._chunk) > MOST_BYTES or self.pipeline:
             return None
-        if (
-            self.transport.is_closing()
-            or self.transport.get_write_buffer_size()
-            or self.transport.get_extra_info("sslcontext")
-        ):
+        if not self._still() or self.transport.get_extra_info("sslcontext"):
             return None
         return accepting.handover.channel(owner)
+
+    def _still(self) -> bool:
+        """Whether nothing of this connection is on its way in here."""
+        if self.first is not None and self.first.promoting:
+            return False  # what is read meanwhile would be lost
+        return not self.transport.is_closing() and not self.transport.get_write_buffer_size()
 
     def _move(self) -> None:
         """The packet is parsed: now it goes, or the request is served as it would have been."""
@@ -122,7 +127,7 @@ class MovingProtocol(Base):
         """Move to ``owner``, if this is a moment between two requests and there is a way."""
         if not self._between or self.scope is not self._seen or self.pipeline or self.scheme != "http":
             return
-        if self.transport.is_closing() or self.transport.get_write_buffer_size():
+        if not self._still():
             return
         channel = handover.channel(owner)
         if channel is not None and channel.send(self._fileno(), b"", self._moves_so_far):

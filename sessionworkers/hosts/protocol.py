@@ -243,6 +243,9 @@ class SessionHttpToolsProtocol(MovingProtocol):
         self._upgrade()
 
     def _upgrade(self) -> None:
+        if self.first is not None:
+            self.first.promote(self._upgrade)
+            return
         self._forget_timer()  # the WebSocket protocol knows nothing of it
         choice, accepting = self._choice, self.accepting
         if choice is None or accepting is None or not accepting.tunnel(self, *choice):
@@ -297,6 +300,11 @@ class SessionHttpToolsProtocol(MovingProtocol):
     # the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        first, self.first = self.first, None
+        if first is not None:
+            self.transport, self._joiner = transport, None
+            first.take_over(transport)
+            return
         super().connection_made(transport)
         if self._arrived is not None:
             data, acknowledge = self._arrived

@@ -30,11 +30,13 @@ from uvicorn.logging import AccessFormatter
 from uvicorn.server import HANDLED_SIGNALS, ServerState
 
 from sessionworkers.errors import SessionworkersError, StartupError
-from sessionworkers.hosts import cycle, raw
+from sessionworkers.hosts import cycle, listener, raw
+from sessionworkers.hosts.accepted import alike
 from sessionworkers.hosts.cycle import QuickProxyHeaders
 from sessionworkers.hosts.drain import Draining
 from sessionworkers.hosts.handover import Handover
 from sessionworkers.hosts.heads import Heads
+from sessionworkers.hosts.listener import Listener
 from sessionworkers.hosts.protocol import replacement
 from sessionworkers.hosts.raw_owner import RawOwner
 from sessionworkers.manager.protocol import ManagerLink
@@ -108,6 +110,11 @@ class SessionConfig(uvicorn.Config):
             self.heads = Heads(self.root_path, passes)
         self.http_protocol_class = replacement(self.http_protocol_class, known=not why_not)
         self.lifespan_class = _lifespan(self.lifespan_class, self, self._local)
+
+    @property
+    def accepts(self) -> bool:
+        """Whether connections may be accepted by a `Listener`."""
+        return listener.ENABLED and self.heads is not None and not self.is_ssl
 
     def before_start(self, state: Callable[[], dict[str, Any]]) -> None:
         """On the worker's loop, before other workers can reach it."""
@@ -238,7 +245,14 @@ class SessionServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start; from then on signals and the manager may drain it."""
-        await super().startup(sockets)
+        config: Any = self.config
+        accepts = config.accepts and sockets is not None
+        await super().startup([] if accepts else sockets)
+        if accepts and sockets is not None:
+            loop = asyncio.get_running_loop()
+            make = alike(config, self.server_state, self.lifespan.state, loop)
+            servers: list[Any] = [Listener(loop, sock, make, config.backlog) for sock in sockets]
+            self.servers = servers
         if self.started:
             self.draining = Draining(self, self.worker)
 
