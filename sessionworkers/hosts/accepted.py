@@ -18,10 +18,17 @@ from sessionworkers.hosts.protocol import SessionHttpToolsProtocol
 
 OWN: Final = ("accepting", "app", "parser", "pipeline")
 """What is not alike, or not for long. All else is None until a connection has it, or set once for all of them."""
+OFTEN: Final = (
+    "_heads_known", "access_log", "access_logger", "app_state", "asgi_version", "config", "loop", "logger", "root_path",
+    "scheme", "server_state", "tasks", "timeout_keep_alive",
+)  # fmt: skip
+"""What every request asks for: quicker where a connection has it itself."""
 
 
 class Accepted(SessionHttpToolsProtocol):
     """`SessionHttpToolsProtocol`, quicker to make. One is of a subclass that `alike` has made."""
+
+    often: tuple[tuple[str, Any], ...]
 
     def __init__(self) -> None:
         self.pipeline = deque()
@@ -37,6 +44,12 @@ class Accepted(SessionHttpToolsProtocol):
         self.client = client[:2] if isinstance(client, tuple) else None
         self.server = server
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """There is a second packet: there may be many."""
+        for name, value in self.often:
+            setattr(self, name, value)
+        super().connection_made(transport)
+
     def _parse(self, data: bytes) -> None:
         if self.parser is None:
             self.parser = parser = httptools.HttpRequestParser(self)
@@ -49,4 +62,5 @@ def alike(config: Any, server_state: Any, app_state: dict[str, Any], loop: async
     """The class of all connections of a worker; the arguments are those of uvicorn's own."""
     one = SessionHttpToolsProtocol(config, server_state, app_state, loop)
     names = {name: value for name, value in vars(one).items() if name not in OWN}
-    return type("Accepted", (Accepted,), {**names, "parser": None, "scheme": "http"})
+    names |= {"parser": None, "scheme": "http"}
+    return type("Accepted", (Accepted,), {**names, "often": tuple((name, names[name]) for name in OFTEN)})

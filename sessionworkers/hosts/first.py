@@ -1,9 +1,9 @@
 """The transport of a connection that was just accepted: good for its first packet and what is answered to that.
 
-For a transport of its own the loop goes two rounds and makes more system calls than a request needs. So the first packet
-is read as the connection is accepted, and its answer is written straight to the socket. Where that does not do (a second
-packet, an answer that the socket does not take at once, a WebSocket) the loop makes its transport; from then on this one
-hands on to that whatever it is asked.
+For a transport of its own the loop goes two rounds and makes more system calls than a request needs. So the first
+packet is read as the connection is accepted, and its answer is written straight to the socket. Where that does not do
+(a second packet, an answer that the socket does not take at once, a WebSocket) the loop makes its transport; from then
+on this one hands on to that whatever it is asked.
 """
 
 from __future__ import annotations
