@@ -14,8 +14,6 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from uvicorn.protocols.utils import get_local_addr
-
 from sessionworkers.hosts.first import FirstTransport
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ PAUSE: Final = 1.0
 """Seconds without accepting when descriptors or memory have run out, as asyncio's."""
 
 _OUT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_ANY: Final = ("0.0.0.0", "::")
+_ANY: Final = (("0.0.0.0",), ("::",))
 _AT_ONCE: Final = 64  # most connections that one look at the epoll gives
 
 
@@ -45,7 +43,8 @@ class Listener:
         self._sock = sock
         self._make = make
         self._kind = (sock.family, sock.type, sock.proto)
-        self._server: tuple[str, int | None] | None = None  # the address of all its connections, once one is known
+        name = sock.getsockname()
+        self._server = None if name[:1] in _ANY else address(name)  # of all its connections, if that is one
         self._firsts: dict[int, FirstTransport] = {}
         self._promoting: set[asyncio.Task[None]] = set()
         self._resting: asyncio.TimerHandle | None = None
@@ -71,17 +70,10 @@ class Listener:
         sock = socket.socket(*self._kind, fileno=fd)
         protocol = self._make()
         self._firsts[fd] = first = FirstTransport(self, sock, protocol)
-        protocol.accepted(first, client, self._server or self._name(first))
+        protocol.accepted(first, client, self._server or address(sock.getsockname()))
         self._read(first)
         if fd in self._firsts:
             self._epoll.register(fd, select.EPOLLIN)
-
-    def _name(self, first: FirstTransport) -> tuple[str, int | None] | None:
-        """The address that a connection was accepted at."""
-        name = get_local_addr(first)
-        if name is not None and self._sock.getsockname()[0] not in _ANY:
-            self._server = name
-        return name
 
     def _rest(self, error: OSError) -> None:
         """Accept nothing for a while."""
@@ -150,3 +142,10 @@ class Listener:
 
     async def wait_closed(self) -> None:
         """uvicorn has waited for the connections before it asks."""
+
+
+def address(name: Any) -> tuple[str, int | None] | None:
+    """What uvicorn's `get_local_addr` makes of ``name``, which is ``getsockname``'s."""
+    if isinstance(name, tuple):
+        return name[0], name[1]
+    return (name, None) if isinstance(name, str) else None

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
-from uvicorn.logging import AccessFormatter
+from uvicorn.logging import TRACE_LOG_LEVEL, AccessFormatter
 from uvicorn.server import HANDLED_SIGNALS, ServerState
 
 from sessionworkers.errors import SessionworkersError, StartupError
@@ -114,7 +114,8 @@ class SessionConfig(uvicorn.Config):
     @property
     def accepts(self) -> bool:
         """Whether connections may be accepted by a `Listener`."""
-        return listener.ENABLED and self.heads is not None and not self.is_ssl
+        traced = log.isEnabledFor(TRACE_LOG_LEVEL)  # uvicorn's own then tell of every connection
+        return listener.ENABLED and self.heads is not None and not self.is_ssl and not traced
 
     def before_start(self, state: Callable[[], dict[str, Any]]) -> None:
         """On the worker's loop, before other workers can reach it."""
