@@ -45,7 +45,7 @@ class Accepted(SessionHttpToolsProtocol):
         self.server = server
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """There is a second packet: there may be many."""
+        """There are many packets, or there may be."""
         for name, value in self.often:
             setattr(self, name, value)
         super().connection_made(transport)

@@ -1,9 +1,9 @@
-"""The transport of a connection that was just accepted: good for its first packet and what is answered to that.
+"""The transport of a connection that was just accepted: good for its first packets and what is answered to them.
 
 For a transport of its own the loop goes two rounds and makes more system calls than a request needs. So the first
-packet is read as the connection is accepted, and its answer is written straight to the socket. Where that does not do
-(a second packet, an answer that the socket does not take at once, a WebSocket) the loop makes its transport; from then
-on this one hands on to that whatever it is asked.
+packet is read as the connection is accepted, and answers are written straight to the socket. Where that does not do (a
+client with many requests or long bodies, an answer that the socket does not take at once, a WebSocket) the loop makes
+its transport; from then on this one hands on to that whatever it is asked.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from sessionworkers.hosts.listener import Listener
 
 READ: Final = 64 * 1024
-"""Most bytes of a first packet; what is left is for the loop's transport."""
-
-_PEEK: Final = socket.MSG_PEEK | socket.MSG_DONTWAIT
+"""Bytes of a packet; more that is there already is a body, for the loop's transport to read."""
+PACKETS: Final = 16
+"""So many are read here; who sends more gets a transport. To make one takes as long as to read so many without."""
 
 
 class FirstTransport(asyncio.Transport):
     """Of the connection ``sock``, which its ``protocol`` hands over to the loop's transport by `take_over`."""
 
-    __slots__ = ("_closing", "_held", "_listener", "_paused", "_protocol", "_read", "_real", "_sock", "_then", "fd")
+    __slots__ = ("_closing", "_held", "_listener", "_packets", "_paused", "_protocol", "_real", "_sock", "_then", "fd")
 
     def __init__(self, listener: Listener, sock: socket.socket, protocol: Any) -> None:
         self.fd = sock.fileno()
@@ -34,7 +34,7 @@ class FirstTransport(asyncio.Transport):
         self._protocol = protocol
         self._real: asyncio.Transport | None = None
         self._closing = False
-        self._read = False  # the first packet
+        self._packets = 0  # that were read
         self._paused = False
         self._held: list[bytes] | None = None  # what waits for the loop's transport, while that is being made
         self._then: Callable[[], None] | None = None
@@ -47,7 +47,7 @@ class FirstTransport(asyncio.Transport):
             self.promote()
             return
         try:
-            data = self._sock.recv(1, _PEEK) if self._read else self._sock.recv(READ, socket.MSG_DONTWAIT)
+            data = self._sock.recv(READ, socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -58,11 +58,11 @@ class FirstTransport(asyncio.Transport):
             if not self._protocol.eof_received():
                 self._closing = True
                 self._lost(None)
-        elif self._read:
+            return
+        self._packets += 1
+        self._protocol.data_received(data)
+        if (self._packets > PACKETS or len(data) == READ) and not self._closing:
             self.promote()
-        else:
-            self._read = True
-            self._protocol.data_received(data)
 
     # the loop's transport
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from sessionworkers.hosts.first import FirstTransport
+from sessionworkers.hosts.first import PACKETS, READ, FirstTransport
 from sessionworkers.hosts.handover import let_go
 
 LONG = b"l" * 3_000_000
@@ -49,7 +49,7 @@ class Protocol(asyncio.Protocol):
         self.told: list[Any] = []
         self.paused = 0
         self.eof = False
-        self.fault: Exception | None = None
+        self.then: Callable[[], None] = lambda: None
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -58,8 +58,7 @@ class Protocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.told.append(data)
-        if self.fault is not None:
-            raise self.fault
+        self.then()
 
     def eof_received(self) -> bool:
         self.told.append("eof")
@@ -192,19 +191,40 @@ async def what_waits_for_the_transport_of_one_that_closes(case: Case) -> None:
     assert (called, case.protocol.told) == ([], ["made", ("lost", type(None))])
 
 
-async def two_packets(case: Case) -> None:
+async def many_packets(case: Case) -> None:
     case.first.read()  # nothing there
-    case.client.send(b"one")
-    case.first.read()
-    case.first.read()  # nothing more
-    assert (case.protocol.told, case.first.promoting) == ([b"one"], False)
-    case.client.send(b"two")
-    case.first.read()
-    await case.until(lambda: len(case.protocol.told) == 3)
-    assert case.protocol.told == [b"one", "made", b"two"]
+    sent = [b"%d" % number for number in range(PACKETS + 1)]
+    for each in sent:
+        assert not case.first.promoting
+        case.client.send(each)
+        case.first.read()
+    assert (case.protocol.told, case.first.promoting) == (sent, True)
+    await case.until(lambda: case.protocol.told[-1] == "made")
+    case.client.send(b"more")
+    await case.until(lambda: case.protocol.told[-1] == b"more")
     case.client.close()
     await case.until(lambda: case.lost)
-    assert case.protocol.told[3:] == ["eof", ("lost", type(None))]
+    assert case.protocol.told == [*sent, "made", b"more", "eof", ("lost", type(None))]
+
+
+async def a_long_packet(case: Case) -> None:
+    """More of it is there: the loop's transport reads that."""
+    case.client.send(b"l" * (READ + 1))
+    case.first.read()
+    assert case.first.promoting
+    await case.until(lambda: case.protocol.told[-1] == b"l")
+    assert case.protocol.told == [b"l" * READ, "made", b"l"]
+    case.first.close()
+    await case.until(lambda: case.lost)
+
+
+async def closed_by_what_was_read_last(case: Case) -> None:
+    """No transport is made for it."""
+    case.protocol.then = case.first.close
+    case.client.send(b"l" * READ)
+    case.first.read()
+    assert (case.first.is_closing(), case.first.promoting) == (True, False)
+    await case.until(lambda: case.lost)
 
 
 async def nothing_is_read_while_it_is_paused(case: Case) -> None:
@@ -275,9 +295,9 @@ async def it_moves_to_another_worker(case: Case) -> None:
 CASES = [
     an_answer_that_is_taken, an_answer_that_is_not, closed_with_an_answer_on_its_way, cut_with_an_answer_on_its_way,
     no_transport_to_be_had, closed_and_no_transport_to_be_had, what_waits_for_the_transport,
-    what_waits_for_the_transport_of_one_that_closes, two_packets, nothing_is_read_while_it_is_paused,
-    paused_and_resumed_before_it_has_one, the_client_ends, the_client_ends_its_half,
-    the_client_is_gone_when_it_is_answered, it_moves_to_another_worker,
+    what_waits_for_the_transport_of_one_that_closes, many_packets, a_long_packet, closed_by_what_was_read_last,
+    nothing_is_read_while_it_is_paused, paused_and_resumed_before_it_has_one, the_client_ends,
+    the_client_ends_its_half, the_client_is_gone_when_it_is_answered, it_moves_to_another_worker,
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A connection from its acceptance to its second packet, on every path: the loop's own and `hosts.listener`."""
+"""Connections that were just accepted, on every path: by the loop and by `hosts.listener`."""
 
 from __future__ import annotations
 
@@ -87,6 +87,16 @@ def test_a_first_body_longer_than_one_packet(two: Pair, owner: int) -> None:
             reply = client.ask("/", two.sids[owner], "POST", body=body).json
             assert (reply["size"], reply["hash"]) == (len(body), hashlib.sha256(body).hexdigest())
             assert client.ask("/", two.sids[owner]).json["worker"] == str(owner)
+
+
+def test_many_requests(two: Pair, owner: int) -> None:
+    """The transport changes somewhere among them, and perhaps the worker."""
+    with two.client(0) as client:
+        for number in range(40):
+            if number % 3:
+                assert client.ask(f"/early?{number}", two.sids[owner]).body == f"early {owner}".encode()
+            else:
+                assert client.ask("/", two.sids[owner], "POST", body=b"b" * number).json["size"] == number
 
 
 def test_who_says_nothing_for_a_while_is_served_then(two: Pair, owner: int) -> None:
