@@ -341,6 +341,10 @@ class RemoteAgain(Remote):
         return self
 
     @property
+    def response_started(self) -> bool:
+        return self.begun
+
+    @property
     def scope(self) -> Any:
         return scope_of(self.protocol, self.head, {})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
@@ -15,7 +16,7 @@ from benchmarks import rolling_restart
 from tests.drain.world import FULL, RULE, ended_after, restart, serving, state, stream, workers
 from tests.harness import server, wait_for
 from tests.hosts.client import connect, head_of, start, to_end
-from tests.raw.servers import held_ports
+from tests.raw.servers import Client, head, held_ports
 
 
 @pytest.mark.timeout(700 if FULL else 60)
@@ -42,6 +43,31 @@ def test_a_session_is_served_by_its_draining_worker_to_its_end() -> None:
         assert running.fetch("POST", f"/s/{sid}/end").status == 200
         wait_for(lambda: pid not in workers(running), 15, "its worker leaves")
         assert "its time is up" not in running.log
+
+
+@pytest.mark.parametrize("began", [False, True], ids=["waiting", "in mid-reply"])
+def test_a_worker_drains_while_another_one_answers_for_it(began: bool) -> None:
+    """Requests whose heads came before, which hop without a cycle of uvicorn's."""
+    with serving(2, "--no-handover") as running, contextlib.ExitStack() as stack:
+        sid, owner = start(running)
+        clients: list[Client] = []
+        while len(clients) < 4:  # all accepted by the other worker
+            client = stack.enter_context(Client(running.port))
+            if client.ask("/pid", None).json["pid"] != owner:
+                clients.append(client)
+        for client in clients:
+            client.send(head(f"/s/{sid}/{'stream' if began else 'slow?seconds=5'}", None))
+            while began and b"\r\n\r\n" not in client.held:
+                client.more()
+        restart(running)
+        assert "Traceback" not in running.log
+        for client in clients:
+            if began:
+                client.held = b""
+                assert client.more()
+            else:
+                reply = client.read()
+                assert (reply.json["pid"], reply.header("connection")) == (owner, "close")
 
 
 def test_streams_and_websockets_are_not_cut_and_a_kept_connection_loses_nothing() -> None:
