@@ -19,8 +19,9 @@ from sessionworkers.hosts.handover import MOST_BYTES, Channel, Handover, let_go
 if TYPE_CHECKING:
     from sessionworkers.hosts.raw import Accepting
 
+USES = 3
 SESSION_COUNTS = 8
-IN_A_ROW = 3 * SESSION_COUNTS
+IN_A_ROW = USES * SESSION_COUNTS
 """Requests for one other worker after which their connection moves there: three of one session, or seventeen of some. A
 hand-over costs what four forwards do; two are forwarded before it is known that more will come, and who asks for many
 sessions (a proxy, a test) will soon ask for another worker's. It doubles with each move."""
@@ -41,6 +42,8 @@ class MovingProtocol(Base):
     _last_owner = ""
     _last_key = ""
     _streak = 0
+    _uses = 0  # of one explicit session of another worker, in a row
+    _last_used = ("", "")
     _late = False  # it should have moved by now
     _moves_so_far = 0
     _idle_since = 0.0  # on the loop's clock; 0 while a request is under way
@@ -133,8 +136,14 @@ class MovingProtocol(Base):
         if channel is not None and channel.send(self._fileno(), b"", self._moves_so_far):
             self._leave()
 
-    def _go_after(self, owner: str) -> None:
-        """The session that this connection has just begun is on ``owner``: move there, now or with a later request."""
+    def _go_after(self, owner: str, session: str | None) -> None:
+        """``owner`` has answered for its explicit ``session``, or taken what this connection has just begun (None):
+        move there, now or with a later request, if this is the third use in a row; it doubles with each move, too."""
+        if session is not None:
+            self._uses = self._uses + 1 if (owner, session) == self._last_used else 1
+            self._last_used = (owner, session)
+            if self._uses < USES << min(self._moves_so_far, MOST_DOUBLINGS):
+                return
         self._last_owner, self._streak, self._follow = owner, IN_A_ROW << MOST_DOUBLINGS, True
         if self._idle_since:
             self._move_idle()

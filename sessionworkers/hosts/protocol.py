@@ -23,7 +23,7 @@ from sessionworkers.hosts.heads import LONGEST, Head, Heads, cycle_of, only_even
 from sessionworkers.hosts.joiner import Joiner
 from sessionworkers.hosts.moving import MovingProtocol
 from sessionworkers.hosts.raw_remote import Remote, RemoteAgain
-from sessionworkers.worker.newcomers import PLACED
+from sessionworkers.ledger.elsewhere import BELONGS
 from sessionworkers.worker.router import DECIDED
 
 HALF_CLOSED = 0.1
@@ -294,8 +294,11 @@ class SessionHttpToolsProtocol(MovingProtocol):
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self._arm(self.timeout_keep_alive)
-        if PLACED in self.scope:
-            self.loop.call_soon(self._go_after, self.scope[PLACED])  # type: ignore[literal-required]
+        belongs: Any = self.scope.get(BELONGS)
+        if belongs is not None:
+            self.loop.call_soon(self._go_after, *belongs)
+        elif self._uses:
+            self._uses = 0
 
     # the connection
 

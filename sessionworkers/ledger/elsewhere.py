@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from sessionworkers.ledger.ledger import Receive, Send
+
+BELONGS: Final = "sessionworkers.belongs"
+"""Key of an ASGI scope by which the host is told, as a reply from another worker begins, where its connection belongs:
+that worker, and the explicit session that was used (it belongs there if it is used again), or None (at once). No app
+sees it: the one that was called had a scope of its own."""
 
 
 class Elsewhere(Protocol):

@@ -15,7 +15,7 @@ What travels with a hop is ``{"session": [what, ID, digest of the credential]}``
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 from sessionworkers.affinity.paths import PathTemplate
@@ -23,7 +23,7 @@ from sessionworkers.affinity.ruleset import Found, Named, RuleSet
 from sessionworkers.affinity.views import RequestView
 from sessionworkers.errors import AppFailed, ClaimError, HopBroken, HopError, NotMine, OwnerBusy, OwnerGone
 from sessionworkers.ledger.answers import Refused, answer, app_failed, refuse
-from sessionworkers.ledger.elsewhere import Elsewhere
+from sessionworkers.ledger.elsewhere import BELONGS, Elsewhere
 from sessionworkers.sessions.costs import App, Incoming, Receive, Send, discard, read_front, read_whole, replay
 from sessionworkers.sessions.envelope import NOTHING, PREFIX, Envelope, header_id, scan
 from sessionworkers.sessions.figures import figures, metrics
@@ -191,7 +191,7 @@ class Front:
                 await self.owner.use(scope, receive, send, session_id, auth)
             else:
                 self.log(request, session_id, f"hop {at[:8]}")
-                await self._hop(at, scope, receive, send, [USE, session_id, auth])
+                await self._hop(at, scope, receive, _telling(scope, send, at, session_id), [USE, session_id, auth])
         except Gone:
             raise ended() from None
 
@@ -315,6 +315,17 @@ class Front:
         secrets = [value for name, value in request.param_list() if name == "api_key" and value]
         also = tuple(Named(each, "", 0) for each in secrets)
         self._note(Found(self.owner.rule, Named(session_id, "", 0), also), way)
+
+
+def _telling(scope: Scope, send: Send, at: str, session_id: str) -> Send:
+    """``send`` that tells the host whose session answers."""
+
+    def tell(event: Any) -> Awaitable[None]:
+        if event["type"] == "http.response.start":
+            scope[BELONGS] = (at, session_id)
+        return send(event)
+
+    return tell
 
 
 async def reply(scope: Scope, send: Send, status: int, document: Any) -> None:

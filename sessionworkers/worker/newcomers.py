@@ -23,7 +23,7 @@ from sessionworkers.affinity.placement import Policy, Standing, places
 from sessionworkers.affinity.views import RequestView
 from sessionworkers.errors import AppFailed, ClaimError, HopBroken, HopError, NotMine, OwnerBusy, OwnerGone
 from sessionworkers.ledger.answers import Refused, app_failed
-from sessionworkers.ledger.elsewhere import Elsewhere
+from sessionworkers.ledger.elsewhere import BELONGS, Elsewhere
 from sessionworkers.ledger.ledger import Ledger, Receive, Scope, Send
 from sessionworkers.members.load import LoadBoard
 from sessionworkers.worker.passport import encode_placed
@@ -32,10 +32,6 @@ RETRY_AFTER = 5
 """Seconds: a load balancer has noticed by then, or the next server is up."""
 REQUEST_COST = 0.0
 """What a placed start reserves in load: its session counts, its request is over soon."""
-
-PLACED = "sessionworkers.placed"
-"""Key of an ASGI scope by which the host is told, before the reply, which worker has taken a start: the connection
-belongs there now. No app sees it: the one that was called had a scope of its own."""
 
 
 class Newcomers:
@@ -145,7 +141,7 @@ class Newcomers:
         async def released(event: Any) -> None:
             reservation.release()
             if moves and event["type"] == "http.response.start" and event["status"] // 100 == 2:
-                scope[PLACED] = target
+                scope[BELONGS] = (target, None)
             await send(event)
 
         try:

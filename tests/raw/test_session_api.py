@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.raw.servers import Pair, pair, wait
+from tests.raw.servers import Client, Pair, held_ports, pair, wait
 from tests.raw.test_shared import LARGE, maps, noise
 
 AUTH = {"cost": 1}
@@ -72,3 +72,61 @@ def test_both_kinds_on_one_connection(two: Pair) -> None:
             assert client.ask("/session/load", None).json["total"]["sessions"] >= 1
             assert client.ask("/session/load", two.sids[1]).json["total"]["sessions"] >= 1
             assert client.ask("/session/create", two.sids[1]).status == 405
+
+
+@pytest.fixture(scope="module")
+def moving() -> Iterator[Pair]:
+    with pair("handover+api", "uvloop") as found:
+        yield found
+
+
+def opened_on(two: Pair, worker: int) -> str:
+    """A new explicit session of that worker."""
+    while True:
+        _, made = post(two, "/session/create", {"auth_data": AUTH, "payload": {}})
+        with two.client(0) as client:
+            if client.ask("/", None, "GET", f"x-session-id: {made['session_id']}").json["worker"] == str(worker):
+                return str(made["session_id"])
+
+
+def use(client: Client, session_id: str, how: str) -> str:
+    if how == "header":
+        reply = client.ask("/", None, "GET", f"x-session-id: {session_id}")
+    else:
+        body = json.dumps({"auth_data": AUTH, "session_id": session_id, "payload": {}}).encode()
+        reply = client.ask("/", None, "POST", "content-type: application/json", body=body)
+    return str(reply.json["worker"])
+
+
+def held(two: Pair, client: Client) -> list[bool]:
+    """Which workers have the connection."""
+    return [client.port in held_ports(process.pid) for process in two.processes]
+
+
+@pytest.mark.parametrize("how", ["header", "envelope"])
+def test_a_connection_moves_to_the_session_that_it_uses(moving: Pair, how: str) -> None:
+    session_id = opened_on(moving, 1)
+    with moving.client(0) as client:
+        for _ in range(2):
+            assert use(client, session_id, how) == "1"
+            assert held(moving, client) == [True, False]
+        assert use(client, session_id, how) == "1"
+        wait(lambda: held(moving, client) == [False, True], "it has moved")
+        for _ in range(5):
+            assert use(client, session_id, how) == "1"
+        assert held(moving, client) == [False, True]
+
+
+@pytest.mark.parametrize("between", [0, 1, None], ids=["a session here", "another one there", "no session"])
+def test_it_stays_where_its_uses_are_not_in_a_row(moving: Pair, between: int | None) -> None:
+    session_id = opened_on(moving, 1)
+    other = None if between is None else opened_on(moving, between)
+    with moving.client(0) as client:
+        for number in range(12):
+            assert use(client, session_id, "header") == "1"
+            if number % 2:
+                if other is None:
+                    assert client.ask("/early", None).status == 200
+                else:
+                    assert use(client, other, "header") == str(between)
+        assert held(moving, client) == [True, False]
