@@ -19,7 +19,7 @@ one request, given by the acceptor, rising by one. A stream's frames, in the ord
 A stream opened by OPEN_RAW carries the reply as the bytes that the client gets: RAW, and as its last frame RAW_KEEP or
 RAW_CLOSE, by what becomes of the client's connection. OPEN_AGAIN is an OPEN_RAW in parts, by whose bytes the
 owner knows a head that came before. SHARED stands for one of the RAWs whose bytes lie in memory that RING, a frame of
-the link itself, has made known (`hop.ring`). With TUNNEL both directions are such bytes (a WebSocket that
+the link itself, has made known, or will in a moment, which LAID may tell (`hop.ring`). With TUNNEL both directions are such bytes (a WebSocket that
 cannot be handed over): DATA from the acceptor, RAW from the owner.
 
 A reply that is complete ends its stream without a DONE. Each side may send a stream's body bytes and WebSocket messages
@@ -67,7 +67,8 @@ OPEN_RAW: Final = 21
 OPEN_AGAIN: Final = 22
 RING: Final = 23
 SHARED: Final = 24
-LAST_KIND: Final = SHARED
+LAID: Final = 25
+LAST_KIND: Final = LAID
 
 # Frames that are given out in pieces as they come, and what each piece but the last is.
 _RAWS: Final = frozenset((RAW, RAW_KEEP, RAW_CLOSE))

@@ -12,6 +12,7 @@ from sessionworkers.hop.codec import (
     BYE,
     GOAWAY,
     HELLO,
+    LAID,
     LAST_STREAM,
     OLDEST,
     RING,
@@ -31,6 +32,8 @@ from sessionworkers.hop.wire import Descriptor, Link, logger
 
 HELLO_CHECK: Final = 0.25  # seconds between two looks at whether a silent owner lives
 TICK: Final = 0.02  # seconds: a request that has lasted one to two of them is watched for its client's leaving
+PATIENCE: Final = 50e-6  # seconds: a piece is laid on another processor before this one could go to sleep
+LOOK: Final = 0.001  # seconds between two looks for a piece of shared memory that is being laid
 CLOSE_LIMIT: Final = 1.0  # seconds in which the last frames may go out
 
 
@@ -45,6 +48,8 @@ class AcceptorLink(Link[Any]):
         self.raw = False  # the owner takes raw streams
         self.leaving = False  # open no more streams, close with the last one
         self._ring: Mapped | None = None
+        self._held: list[tuple[int, int, bytes]] = []  # frames from one on whose piece is not laid yet
+        self._look: asyncio.TimerHandle | None = None
         self._next = 1
         self._clock: asyncio.TimerHandle | None = None
 
@@ -52,26 +57,41 @@ class AcceptorLink(Link[Any]):
         self.links.all.add(self)
         self.write(packed(HELLO, 0, Hello(self.links.me, self.owner, VERSION, OLDEST)))
 
+    def connection_lost(self, error: Exception | None) -> None:
+        self._go_on()  # the owner has ended after it laid the last piece
+        super().connection_lost(error)
+
     def disconnected(self) -> None:
         self.links.forget(self)
         self.links.all.discard(self)
         if self._clock is not None:
             self._clock.cancel()
+        if self._look is not None:
+            self._look.cancel()
         if self._ring is not None:
             self._ring.close()
         self._refuse(OwnerGone("the owner closed the link before it had said hello"))
 
     def frame(self, kind: int, stream: int, payload: bytes) -> None:
+        if self._held:
+            if kind != LAID:
+                self._held.append((kind, stream, payload))
+            self._go_on()
+            return
         carried = self.streams.get(stream)
         if kind == SHARED:
-            self._shared(carried, payload)
+            if self._ring is not None and not self._ring.laid(PATIENCE):
+                self._hold(kind, stream, payload)
+            else:
+                self._shared(carried, payload)
         elif carried is not None:
             try:
                 carried.frame(kind, payload)
             except Unreadable as error:
                 raise FrameError(f"a reply cannot be read: {error}") from error
         elif stream == 0:
-            self._control(kind, payload)
+            if kind != LAID:  # it has looked by itself meanwhile
+                self._control(kind, payload)
         elif stream >= self._next or not self.greeted:
             raise FrameError(f"a frame of kind {kind} for a stream that was never opened")
         # else: the stream has ended here, the owner did not know it yet
@@ -85,6 +105,25 @@ class AcceptorLink(Link[Any]):
             with ring.piece(at, size) as piece:
                 carried.shared(kind, piece)
         ring.took()
+
+    def _hold(self, kind: int, stream: int, payload: bytes) -> None:
+        """A piece that is not laid yet: all waits for it that comes after it."""
+        self._held.append((kind, stream, payload))
+        if self._look is None:
+            self._look = self.loop.call_later(LOOK, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look = None
+        self._go_on()
+        if self._held and not self.closed:
+            self._look = self.loop.call_later(LOOK, self._look_again)
+
+    def _go_on(self) -> None:
+        """Act on what waits, if the piece is laid by now."""
+        ring = self._ring
+        if not self.closed and ring is not None and ring.laid():
+            held, self._held = self._held, []
+            self.take(held)
 
     def _map(self, offer: bytes) -> None:
         """Share the owner's memory, if that is possible."""

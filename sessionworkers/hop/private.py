@@ -17,6 +17,7 @@ from sessionworkers.hop.codec import (
     BYE,
     GOAWAY,
     HELLO,
+    LAID,
     OLDEST,
     OPEN,
     OPEN_AGAIN,
@@ -36,6 +37,7 @@ from sessionworkers.hop.codec import (
     read_hello,
     read_open,
     read_raw,
+    shared,
 )
 from sessionworkers.hop.raw import OpensRaw, ServedRaw
 from sessionworkers.hop.ring import IDLE, Ring
@@ -133,24 +135,35 @@ class OwnerLink(Link[Any]):
         server.take_sockets(channel)
         transport.abort()
 
-    def share(self, parts: Sequence[bytes | memoryview], size: int) -> int:
-        """Where in the shared memory ``parts`` lie now; -1: they have to go through the socket."""
+    def share(self, kind: int, stream: int, parts: Sequence[bytes | memoryview], size: int) -> bool:
+        """Send a frame by the shared memory; False: it has to go through the socket."""
         ring = self._ring
         if ring is not None:
             self._used = True
             if self._idle is None:
                 self._idle = self.loop.call_later(IDLE, self._look_idle)
-            return ring.put(parts, size) if ring.ready else -1
+            at = ring.reserve(size) if ring.ready else -1
+            if at < 0:
+                return False
+            frame = shared(stream, kind, at, size)
+            if ring.early():
+                self.write(frame)
+                if ring.lay(at, parts):
+                    self.write(header(LAID, 0, 0))
+            else:
+                ring.lay(at, parts)
+                self.write(frame)
+            return True
         if self._rings:
             self._rings = False
             try:
                 ring = self._ring = Ring()
             except OSError as error:
                 logger.debug("large replies go through the socket: %s", error)
-                return -1
+                return False
             offer = ring.offer()
             self.write(header(RING, 0, len(offer)) + offer)
-        return -1
+        return False
 
     def _look_idle(self) -> None:
         """Nothing went through the shared memory for a while, or something did."""

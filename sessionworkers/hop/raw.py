@@ -30,7 +30,6 @@ from sessionworkers.hop.codec import (
     header,
     packed,
     read_credit,
-    shared,
 )
 from sessionworkers.hop.ring import LEAST
 from sessionworkers.hop.wire import Stream
@@ -205,11 +204,8 @@ class ServedRaw(Stream):
         if size <= _JOINED:
             link.write(b"".join((header(kind, self.id, size), *parts)))
             return
-        at = link.share(parts, size) if size >= LEAST else -1
-        if at < 0:
+        if size < LEAST or not link.share(kind, self.id, parts, size):
             link.write_all([header(kind, self.id, size), *parts])
-        else:
-            link.write(shared(self.id, kind, at, size))
 
     # what comes
     def frame(self, kind: int, payload: bytes) -> None:

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
 
 from sessionworkers.errors import FrameError
@@ -290,8 +290,12 @@ class Link(asyncio.Protocol, Generic[S]):
         self.connected()
 
     def data_received(self, data: bytes) -> None:
+        self.take(self._reader.feed(data))
+
+    def take(self, frames: Iterable[tuple[int, int, bytes]]) -> None:
+        """Act on what has come: kind, stream and payload. Whatever goes wrong ends the link."""
         try:
-            for kind, stream, payload in self._reader.feed(data):
+            for kind, stream, payload in frames:
                 self.frame(kind, stream, payload)
                 if self.closed:
                     return
