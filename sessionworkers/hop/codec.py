@@ -17,10 +17,10 @@ one request, given by the acceptor, rising by one. A stream's frames, in the ord
                                                  DONE    the app returned;  FAIL   it raised: last frame
 
 A stream opened by OPEN_RAW carries the reply as the bytes that the client gets: RAW, and as its last frame RAW_KEEP or
-RAW_CLOSE, by what becomes of the client's connection. OPEN_AGAIN is an OPEN_RAW in parts, by whose bytes the
-owner knows a head that came before. SHARED stands for one of the RAWs whose bytes lie in memory that RING, a frame of
-the link itself, has made known, or will in a moment, which LAID may tell (`hop.ring`). With TUNNEL both directions are such bytes (a WebSocket that
-cannot be handed over): DATA from the acceptor, RAW from the owner.
+RAW_CLOSE, by what becomes of the client's connection. OPEN_AGAIN is an OPEN_RAW in parts, by whose bytes the owner
+knows a head that came before. SHARED stands for one of the RAWs whose bytes lie in memory that RING, a frame of the
+link itself, has made known, or will in a moment, which LAID may tell (`hop.ring`). With TUNNEL both directions are such
+bytes (a WebSocket that cannot be handed over): DATA from the acceptor, RAW from the owner.
 
 A reply that is complete ends its stream without a DONE. Each side may send a stream's body bytes and WebSocket messages
 while it has *credit*: it begins with WINDOW, each frame takes its ``cost``, a frame may go out while any credit is
