@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sessionworkers.hosts.accepted import OWN, alike
+from sessionworkers.hosts.accepted import alike
 from sessionworkers.hosts.protocol import SessionHttpToolsProtocol
 from sessionworkers.hosts.uvicorn import SessionConfig, SessionServer
 from sessionworkers.settings import Settings
@@ -243,5 +243,5 @@ def test_a_connection_made_quickly_is_as_one_of_uvicorns_making() -> None:
         if name not in ("parser", "scheme", "pipeline"):
             assert getattr(quick, name) is value, name
     assert (quick.parser, quick.scheme, list(quick.pipeline)) == (None, "http", [])
-    assert set(vars(quick)) <= set(OWN)
+    assert set(vars(quick)) == set(vars(usual))
     assert quick.pipeline is not other.pipeline
