@@ -143,6 +143,8 @@ class MovingProtocol(Base):
             self._uses = self._uses + 1 if (owner, session) == self._last_used else 1
             self._last_used = (owner, session)
             if self._uses < USES << min(self._moves_so_far, MOST_DOUBLINGS):
+                if self.accepting is not None and self.accepting.handover is not None:
+                    self.accepting.handover.channel(owner)  # so that it is there when it is due
                 return
         self._last_owner, self._streak, self._follow = owner, IN_A_ROW << MOST_DOUBLINGS, True
         if self._idle_since:
