@@ -1,8 +1,8 @@
 """Accepting the connections of clients, where uvicorn's code is known: each is read as it is accepted.
 
 A `Listener` stands in uvicorn's ``servers`` for the one that the loop would make. Connections that have come no further
-than their first packet (`hosts.first`) are watched by an epoll of their own, which the loop watches: to add a socket to
-that takes one system call, to the loop's own readers four.
+than their first packets (`hosts.first`) are watched by an epoll of their own, which the loop watches: to add a socket
+to that takes one system call, to the loop's own readers four.
 """
 
 from __future__ import annotations

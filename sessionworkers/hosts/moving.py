@@ -26,6 +26,9 @@ IN_A_ROW = USES * SESSION_COUNTS
 hand-over costs what four forwards do; two are forwarded before it is known that more will come, and who asks for many
 sessions (a proxy, a test) will soon ask for another worker's. It doubles with each move."""
 MOST_DOUBLINGS = 8
+STAYED = 5.0
+"""Seconds after which a connection's moves are forgotten: one that uses long sessions one after the other may move with
+each of them, and one move in so long a time costs nothing."""
 
 
 class MovingProtocol(Base):
@@ -46,6 +49,7 @@ class MovingProtocol(Base):
     _last_used = ("", "")
     _late = False  # it should have moved by now
     _moves_so_far = 0
+    _came_at = 0.0  # with the last of them, on the loop's clock
     _idle_since = 0.0  # on the loop's clock; 0 while a request is under way
     _seen: Any = None  # the scope of the last head that was complete
     _shut = False
@@ -69,7 +73,13 @@ class MovingProtocol(Base):
         else:
             self._last_key = found.primary.key
             self._streak += 1
-        return events or self._streak >= IN_A_ROW << min(self._moves_so_far, MOST_DOUBLINGS)
+        return events or self._streak >= IN_A_ROW << (self._moves() if self._moves_so_far else 0)
+
+    def _moves(self) -> int:
+        """How often what is asked of the next move is doubled."""
+        if self.loop.time() - self._came_at >= STAYED:
+            self._moves_so_far = 0
+        return min(self._moves_so_far, MOST_DOUBLINGS)
 
     def _stays(self) -> None:
         """A request of this worker: nothing is in a row any more."""
@@ -116,7 +126,7 @@ class MovingProtocol(Base):
 
     def arrive(self, data: bytes, moves: int, acknowledge: Callable[[], None] | None) -> None:
         """This connection comes from another worker; call it before the connection is made."""
-        self._moves_so_far = moves
+        self._moves_so_far, self._came_at = moves, self.loop.time()
         self._arrived = (data, acknowledge)
         self._shut = True
 
@@ -142,7 +152,7 @@ class MovingProtocol(Base):
         if session is not None:
             self._uses = self._uses + 1 if (owner, session) == self._last_used else 1
             self._last_used = (owner, session)
-            if self._uses < USES << min(self._moves_so_far, MOST_DOUBLINGS):
+            if self._uses < USES << self._moves():
                 if self.accepting is not None and self.accepting.handover is not None:
                     self.accepting.handover.channel(owner)  # so that it is there when it is due
                 return

@@ -8,11 +8,13 @@ import os
 import resource
 import socket
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sessionworkers.hosts.accepted import alike
+from sessionworkers.hosts.moving import MOST_DOUBLINGS, STAYED
 from sessionworkers.hosts.protocol import SessionHttpToolsProtocol
 from sessionworkers.hosts.uvicorn import SessionConfig, SessionServer
 from sessionworkers.settings import Settings
@@ -228,7 +230,8 @@ def test_out_of_descriptors(two: Pair) -> None:
                 each.sock.close()
 
 
-def test_a_connection_made_quickly_is_as_one_of_uvicorns_making() -> None:
+def made(count: int) -> tuple[SessionHttpToolsProtocol, list[Any]]:
+    """One connection made as usual, and some made quickly."""
     config = SessionConfig("tests.raw.app:app", settings=Settings(), runtime_dir=None, log_config=None)
     SessionServer(config)
     config.load()
@@ -236,12 +239,38 @@ def test_a_connection_made_quickly_is_as_one_of_uvicorns_making() -> None:
     arguments: Any = (config, config.server_state, {}, loop)
     usual = SessionHttpToolsProtocol(*arguments)
     make = alike(*arguments)
-    quick, other = make(), make()
     loop.close()
     config.worker.release()
+    return usual, [make() for _ in range(count)]
+
+
+def test_a_connection_made_quickly_is_as_one_of_uvicorns_making() -> None:
+    usual, (quick, other) = made(2)
     for name, value in vars(usual).items():
         if name not in ("parser", "scheme", "pipeline"):
             assert getattr(quick, name) is value, name
     assert (quick.parser, quick.scheme, list(quick.pipeline)) == (None, "http", [])
     assert set(vars(quick)) == set(vars(usual))
     assert quick.pipeline is not other.pipeline
+
+
+@pytest.mark.parametrize(
+    ("moves", "stayed", "needed"),
+    [(0, 0.0, 3), (1, 0.0, 6), (3, 0.0, 24), (3, STAYED - 0.1, 24), (3, STAYED, 3), (20, 0.0, 3 << MOST_DOUBLINGS)],
+)
+@pytest.mark.parametrize("explicit", [False, True])
+def test_how_many_uses_in_a_row_a_connection_moves_with(moves: int, stayed: float, needed: int, explicit: bool) -> None:
+    """By its moves so far, and how long it has stayed since the last one."""
+    session: Any = SimpleNamespace(primary=SimpleNamespace(key="session"))
+    _, (connection,) = made(1)
+    clock = SimpleNamespace(now=100.0)
+    connection.loop = SimpleNamespace(time=lambda: clock.now)
+    connection.arrive(b"", moves, None)
+    clock.now += stayed
+    for number in range(1, needed + 1):
+        if explicit:
+            connection._go_after("owner", "session")
+            goes = connection._last_owner == "owner"
+        else:
+            goes = connection._goes("owner", session, False)
+        assert goes == (number == needed), number
