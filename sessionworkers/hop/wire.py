@@ -290,7 +290,12 @@ class Link(asyncio.Protocol, Generic[S]):
         self.connected()
 
     def data_received(self, data: bytes) -> None:
-        self.take(self._reader.feed(data))
+        try:
+            frames = self._reader.feed(data)
+        except FrameError as error:
+            self._cut(error)
+        else:
+            self.take(frames)
 
     def take(self, frames: Iterable[tuple[int, int, bytes]]) -> None:
         """Act on what has come: kind, stream and payload. Whatever goes wrong ends the link."""
@@ -300,11 +305,14 @@ class Link(asyncio.Protocol, Generic[S]):
                 if self.closed:
                     return
         except FrameError as error:
-            logger.warning("a private link was closed: %s", error)
-            self.abort()
+            self._cut(error)
         except Exception:
             logger.exception("a private link was closed")
             self.abort()
+
+    def _cut(self, error: FrameError) -> None:
+        logger.warning("a private link was closed: %s", error)
+        self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
