@@ -112,9 +112,13 @@ def moves(found: Pair, door: int) -> bool:
 
 
 def held_ports(pid: int) -> set[int]:
-    """Remote ports of the TCP connections that the process holds."""
+    """Remote ports of the TCP connections that the process holds; none if it has ended."""
     inodes = set()
-    for fd in os.listdir(f"/proc/{pid}/fd"):
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+    for fd in descriptors:
         with contextlib.suppress(OSError):
             link = os.readlink(f"/proc/{pid}/fd/{fd}")
             if link.startswith("socket:["):
