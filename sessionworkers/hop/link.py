@@ -121,7 +121,7 @@ class AcceptorLink(Link[Any]):
     def _go_on(self) -> None:
         """Act on what waits, if the piece is laid by now."""
         ring = self._ring
-        if not self.closed and ring is not None and ring.laid():
+        if self._held and not self.closed and ring is not None and ring.laid():
             held, self._held = self._held, []
             self.take(held)
 

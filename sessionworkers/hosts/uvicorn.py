@@ -247,12 +247,12 @@ class SessionServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start; from then on signals and the manager may drain it."""
         config: Any = self.config
-        accepts = config.accepts and sockets is not None
-        await super().startup([] if accepts else sockets)
-        if accepts and sockets is not None:
+        own = sockets if config.accepts else None
+        await super().startup(sockets if own is None else [])
+        if own is not None:
             loop = asyncio.get_running_loop()
             make = alike(config, self.server_state, self.lifespan.state, loop)
-            servers: list[Any] = [Listener(loop, sock, make, config.backlog) for sock in sockets]
+            servers: list[Any] = [Listener(loop, sock, make, config.backlog) for sock in own]
             self.servers = servers
         if self.started:
             self.draining = Draining(self, self.worker)
