@@ -26,6 +26,9 @@ IN_A_ROW = USES * SESSION_COUNTS
 hand-over costs what four forwards do; two are forwarded before it is known that more will come, and who asks for many
 sessions (a proxy, a test) will soon ask for another worker's. It doubles with each move."""
 MOST_DOUBLINGS = 8
+MOST_RUNS = 32
+"""A run must also be as long as the number of runs before it that ended, up to so many requests of one session: who goes
+from worker to worker will not stay with the next one either."""
 STAYED = 5.0
 """Seconds after which a connection's moves are forgotten: one that uses long sessions one after the other may move with
 each of them, and one move in so long a time costs nothing."""
@@ -45,6 +48,7 @@ class MovingProtocol(Base):
     _last_owner = ""
     _last_key = ""
     _streak = 0
+    _runs = 0  # of requests for one other worker each, that have ended
     _uses = 0  # of one explicit session of another worker, in a row
     _last_used = ("", "")
     _late = False  # it should have moved by now
@@ -67,13 +71,19 @@ class MovingProtocol(Base):
         stream, else by how many requests in a row went there."""
         self._follow = True
         if owner != self._last_owner:
+            if self._last_owner:
+                self._runs += 1
             self._last_owner, self._last_key, self._streak = owner, found.primary.key, SESSION_COUNTS
         elif found.primary.key == self._last_key:
             self._streak += SESSION_COUNTS
         else:
             self._last_key = found.primary.key
             self._streak += 1
-        return events or self._streak >= IN_A_ROW << (self._moves() if self._moves_so_far else 0)
+        return events or (self._streak >= IN_A_ROW and self._streak >= self._due())
+
+    def _due(self) -> int:
+        """How long a run is after which this connection is to go."""
+        return max(IN_A_ROW << self._moves(), SESSION_COUNTS * min(self._runs, MOST_RUNS))
 
     def _moves(self) -> int:
         """How often what is asked of the next move is doubled."""
@@ -83,8 +93,10 @@ class MovingProtocol(Base):
 
     def _stays(self) -> None:
         """A request of this worker: nothing is in a row any more."""
+        if self._last_owner:
+            self._runs += 1
+            self._last_owner = ""
         self._follow = self._late = False
-        self._last_owner = ""
 
     def _channel(self, owner: str) -> Channel | None:
         """The way to ``owner``, if this connection can go there with the packet that was read last."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sessionworkers.hosts.accepted import alike
-from sessionworkers.hosts.moving import MOST_DOUBLINGS, STAYED
+from sessionworkers.hosts.moving import MOST_DOUBLINGS, MOST_RUNS, STAYED
 from sessionworkers.hosts.protocol import SessionHttpToolsProtocol
 from sessionworkers.hosts.uvicorn import SessionConfig, SessionServer
 from sessionworkers.settings import Settings
@@ -274,3 +274,19 @@ def test_how_many_uses_in_a_row_a_connection_moves_with(moves: int, stayed: floa
         else:
             goes = connection._goes("owner", session, False)
         assert goes == (number == needed), number
+
+
+@pytest.mark.parametrize(
+    ("runs", "needed"), [(0, 3), (1, 3), (3, 3), (4, 4), (20, 20), (MOST_RUNS, MOST_RUNS), (1_000, MOST_RUNS)]
+)
+@pytest.mark.parametrize("local", [False, True])
+def test_who_goes_from_worker_to_worker_must_stay_longer_to_move(runs: int, needed: int, local: bool) -> None:
+    """By how many runs of requests for one other worker have ended, with requests of this worker in between or not."""
+    session: Any = SimpleNamespace(primary=SimpleNamespace(key="session"))
+    _, (connection,) = made(1)
+    connection.loop = SimpleNamespace(time=lambda: 100.0)
+    for run in range(runs):
+        assert not connection._goes(f"other {run}", session, False)
+        if local:
+            connection._stays()
+    assert [connection._goes("owner", session, False) for _ in range(needed)] == [False] * (needed - 1) + [True]
