@@ -6,7 +6,8 @@ with them a request that is on its way), and never tells an open stream. So, on 
 1. The listeners are closed as soon as another worker serves; a server that stops keeps them, to say 503, until
    nothing holds this worker back, and then serves what was accepted last.
 2. Every connection gets an app that adds ``Connection: close``. A request whose head is not answered yet will end its
-   connection; one in mid-reply leaves that to the next request, so that none is lost on the way.
+   connection (not with h11); one in mid-reply leaves that to the next request, so that none is lost on the way. No
+   connection of another worker is taken any more: its requests are forwarded here instead.
 3. The worker's table (`worker.drain`) says whether anything holds it back. `should_exit` is not touched before that:
    sse-starlette, under the MCP SDK, ends its streams by it.
 4. When nothing but idle connections is left they are handed to workers that serve, where connections can be. Not
@@ -75,6 +76,13 @@ def busy(connection: Any) -> bool:
     return cycle is not None and not cycle.response_complete
 
 
+def answering(connection: Any) -> bool:
+    """Whether the head of a reply has gone out. Of one that another worker makes uvicorn's cycle knows nothing."""
+    remote = getattr(connection, "remote", None)
+    begun: bool = connection.cycle.response_started if remote is None else remote.begun
+    return begun
+
+
 class Draining:
     """The drain of ``server``, which calls `tick` on each of its own ticks, and `cut` before its shutdown."""
 
@@ -108,6 +116,9 @@ class Draining:
         config.loaded_app = app_closing = closing(app)
         if getattr(config, "accepting", None) is not None:
             config.accepting = None  # type: ignore[attr-defined]
+        handover = getattr(config, "handover", None)
+        if handover is not None:
+            handover.take_no_more()
         for connection in self._server.server_state.connections:
             self._turn(connection, app, app_closing)
         if not all:
@@ -117,13 +128,13 @@ class Draining:
         """The replies of this connection end it from the next one on."""
         if getattr(connection, "accepting", None) is not None:
             connection.accepting = None
+            connection.follow()
         if getattr(connection, "app", None) is app:
             connection.app = app_closing
-        if busy(connection):
-            pipeline = getattr(connection, "pipeline", None)
-            cycle = getattr(connection, "cycle", None)
-            if cycle is not None and not cycle.response_started and not pipeline:
-                cycle.keep_alive = False
+        cycle = getattr(connection, "cycle", None)
+        waits = getattr(connection, "pipeline", None)  # h11's has none: its cycle would close without a word before
+        if cycle is not None and waits is not None and not waits and busy(connection) and not answering(connection):
+            cycle.keep_alive = False
 
     def _close_listeners(self) -> None:
         """Once another worker accepts. The sockets are shared: what waits in their backlog is accepted there."""

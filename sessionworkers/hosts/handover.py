@@ -34,6 +34,7 @@ log = logging.getLogger("sessionworkers.hop")
 MOST_BYTES: Final = 16 * 1024
 """Bytes read so far that may travel: the kernel takes that much in one piece or not at all."""
 DIAL_LIMIT: Final = 2.0  # seconds for connecting and the hello
+CLOSE_LIMIT: Final = 0.5  # seconds for the last acknowledgements
 PAUSE: Final = 1.0  # seconds before a channel that could not be opened is tried again
 SOCKETS: Final = "sockets"  # what the owner's hello says on a channel
 
@@ -86,6 +87,11 @@ class Channel:
             self.close()
         return True
 
+    @property
+    def waits(self) -> bool:
+        """Whether something was sent that is not acknowledged."""
+        return bool(self._waiting)
+
     def _read(self) -> None:
         try:
             data = self.sock.recv(4096)
@@ -130,6 +136,7 @@ class Handover:
         self._dialing: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
         self._taking: dict[int, _Taking] = {}
+        self._takes = True
         self._closed = False
 
     # sending
@@ -181,28 +188,38 @@ class Handover:
 
     def take(self, sock: socket.socket) -> None:
         """A worker hands sockets over on ``sock``."""
-        if self._closed:
+        if self._takes:
+            _Taking(self, sock)
+        else:
             sock.close()
-            return
-        _Taking(self, sock)
+
+    def take_no_more(self) -> None:
+        """This worker will leave. Senders keep what is not acknowledged, and go on forwarding."""
+        self._takes = False
+        for taking in list(self._taking.values()):
+            taking.stop()
 
     # closing
 
     async def close(self) -> None:
-        """Takes what is there already, then ends all channels; senders keep what is not acknowledged."""
+        """End all channels, once what is under way is acknowledged."""
         self._closed = True
         for task in list(self._dialing.values()):
             task.cancel()
+        self.take_no_more()
+        deadline = self._loop.time() + CLOSE_LIMIT
+        while self._open and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
         for taking in list(self._taking.values()):
-            taking.read()
             taking.close()
         for channel in self._channels.values():
-            for _ in range(50):
-                if not channel._waiting:
-                    break
-                await asyncio.sleep(0.01)
             channel.close()
         self._channels.clear()
+
+    @property
+    def _open(self) -> bool:
+        """Whether an acknowledgement is outstanding, here or there."""
+        return bool(self._taking) or any(channel.waits for channel in self._channels.values())
 
 
 class _Taking:
@@ -213,6 +230,8 @@ class _Taking:
         self.sock = sock
         self._held = bytearray()
         self._fds: list[int] = []
+        self._begun = 0  # connections that are not acknowledged yet
+        self._stopped = False
         self._closed = False
         fd = sock.fileno()
         handover._taking[fd] = self
@@ -221,7 +240,7 @@ class _Taking:
         sock.send(packed(HELLO, 0, Hello(handover.me, SOCKETS, VERSION, OLDEST)))
 
     def read(self) -> None:
-        while not self._closed:
+        while not self._stopped:
             try:
                 data, rights, _, _ = self.sock.recvmsg(64 * 1024, _RIGHTS, socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
@@ -242,7 +261,7 @@ class _Taking:
 
     def _cut(self) -> None:
         held = self._held
-        while len(held) >= _HEAD.size:
+        while len(held) >= _HEAD.size and not self._stopped:
             length, number, moves = _HEAD.unpack_from(held)
             end = _HEAD.size + length
             if length > MOST_BYTES or not self._fds:
@@ -255,22 +274,34 @@ class _Taking:
             del held[:end]
             fd = self._fds.pop(0)
             os.set_inheritable(fd, False)
+            self._begun += 1
             self.handover._adopt(socket.socket(fileno=fd), data, moves, partial(self._ack, number))
 
     def _ack(self, number: int) -> None:
+        self._begun -= 1
         if self._closed:
             return
         try:
             self.sock.send(_ACK.pack(number), socket.MSG_DONTWAIT)
         except OSError:  # the sender is gone, and its duplicate with it
             self.close()
+        if self._stopped and not self._begun:
+            self.close()
+
+    def stop(self) -> None:
+        """Take nothing more, and close with the last acknowledgement."""
+        if not self._stopped:
+            self._stopped = True
+            self.handover._loop.remove_reader(self.sock.fileno())
+            if not self._begun:
+                self.close()
 
     def close(self) -> None:
+        self.stop()
         if self._closed:
             return
         self._closed = True
         fd = self.sock.fileno()
-        self.handover._loop.remove_reader(fd)
         self.handover._taking.pop(fd, None)
         forget(fd)
         self.sock.close()

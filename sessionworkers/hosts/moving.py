@@ -149,14 +149,19 @@ class MovingProtocol(Base):
             self.hand_over(accepting.handover, self._last_owner)
 
     def hand_over(self, handover: Handover, owner: str) -> None:
-        """Move to ``owner``, if this is a moment between two requests and there is a way."""
-        if not self._between or self.scope is not self._seen or self.pipeline or self.scheme != "http":
+        """Move to ``owner``, if no request is under way and there is a way; with what has come of the next head."""
+        if not self._between or self.pipeline or self.scheme != "http" or not self._still():
             return
-        if not self._still():
-            return
+        begun = b"" if self.scope is self._seen else self._begun
+        if begun is None:
+            return  # not all of it was kept
         channel = handover.channel(owner)
-        if channel is not None and channel.send(self._fileno(), b"", self._moves_so_far):
+        if channel is not None and channel.send(self._fileno(), begun, self._moves_so_far):
             self._leave()
+
+    def follow(self) -> None:
+        """From now on this connection can move with a part of a head, too."""
+        self._follow = True
 
     def _go_after(self, owner: str, session: str | None) -> None:
         """``owner`` has answered for its explicit ``session``, or taken what this connection has just begun (None):

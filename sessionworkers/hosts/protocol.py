@@ -310,6 +310,8 @@ class SessionHttpToolsProtocol(MovingProtocol):
             return
         super().connection_made(transport)
         if self._arrived is not None:
+            config: Any = self.config
+            self.accepting, self.app = config.accepting, config.loaded_app  # a drain may have begun meanwhile
             data, acknowledge = self._arrived
             if acknowledge is not None:
                 acknowledge()  # before the first byte is fed

@@ -341,10 +341,6 @@ class RemoteAgain(Remote):
         return self
 
     @property
-    def response_started(self) -> bool:
-        return self.begun
-
-    @property
     def scope(self) -> Any:
         return scope_of(self.protocol, self.head, {})
 

@@ -70,6 +70,48 @@ def test_a_worker_drains_while_another_one_answers_for_it(began: bool) -> None:
                 assert (reply.json["pid"], reply.header("connection")) == (owner, "close")
 
 
+@pytest.mark.parametrize("before", [0, 3], ids=["", "with a head that came before"])
+@pytest.mark.parametrize("local", [True, False], ids=["local", "forwarded"])
+@pytest.mark.parametrize("frames", ["raw", "asgi"])
+def test_a_connection_in_mid_reply_serves_one_request_more(before: int, local: bool, frames: str) -> None:
+    """The head of the reply has gone out without a word of the end: closed after it, the next request would be lost."""
+    options = ["--no-handover", *(["--http", "h11"] if frames == "asgi" else [])]
+    with serving(2, *options) as running, contextlib.ExitStack() as stack:
+        sid, owner = start(running)
+        while True:
+            client = stack.enter_context(Client(running.port))
+            pid = client.ask("/pid", None).json["pid"]
+            if (pid == owner) == local:
+                break
+        client.ask(f"/s/{sid}/n", None)  # the link is up
+        request = head(f"/s/{sid}/download?size={16 << 20}", None, "GET", "x-of-its-own: 1")
+        for _ in range(before):
+            client.send(request)
+            assert len(client.read().body) == 16 << 20
+        client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        client.send(request)
+        while b"\r\n\r\n" not in client.held:
+            client.more()
+        restart(running)
+        reply = client.read()
+        assert reply.whole and len(reply.body) == 16 << 20 and reply.header("connection") is None
+        reply = client.ask(f"/s/{sid}/n", None)
+        assert (reply.json["pid"], reply.header("connection")) == (owner, "close")
+
+
+@pytest.mark.parametrize("http", ["httptools", "h11"])
+def test_a_connection_is_never_closed_without_a_word(http: str) -> None:
+    """One whose request waits for its reply: that says so, or the next one does."""
+    with serving(2, "--http", http) as running, Client(running.port) as client:
+        sid, _ = start(running)
+        client.send(head(f"/s/{sid}/slow?seconds=4", None))
+        restart(running)
+        reply = client.read()
+        if reply.header("connection") is None:
+            reply = client.ask(f"/s/{sid}/n", None)
+        assert reply.status == 200 and reply.header("connection") == "close" and client.ended()
+
+
 def test_streams_and_websockets_are_not_cut_and_a_kept_connection_loses_nothing() -> None:
     with serving(2) as running:
         sid, pid = start(running)
