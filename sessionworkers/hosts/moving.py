@@ -27,8 +27,8 @@ hand-over costs what four forwards do; two are forwarded before it is known that
 sessions (a proxy, a test) will soon ask for another worker's. It doubles with each move."""
 MOST_DOUBLINGS = 8
 MOST_RUNS = 32
-"""A run must also be as long as the number of runs before it that ended, up to so many requests of one session: who goes
-from worker to worker will not stay with the next one either."""
+"""A run must also have as many requests of one session as there were runs before it, up to so many: a connection that
+goes from worker to worker will not stay with the next one either."""
 STAYED = 5.0
 """Seconds after which a connection's moves are forgotten: one that uses long sessions one after the other may move with
 each of them, and one move in so long a time costs nothing."""
