@@ -42,6 +42,7 @@ class MovingProtocol(Base):
     """The transport that does until the loop has made its own."""
     _follow = False
     _between = True  # no part of a request's body is outstanding
+    _begun: bytes | None = None  # the head that has come in part
     _heads = 0  # heads that the present packet completed
     _chunk: bytes | None = None  # what a new owner would have to be told; None: more than one request, or none
     _moving: tuple[Channel, RequestResponseCycle | None] | None = None

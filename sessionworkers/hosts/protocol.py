@@ -48,7 +48,6 @@ class SessionHttpToolsProtocol(MovingProtocol):
     _heads_known: Heads | None = None
     peer: bytes | None = None
     """`hop.codec.packed_peer` of this connection, once it was asked for."""
-    _begun: bytes | None = None  # the head that has come in part
 
     def __init__(
         self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None
