@@ -255,10 +255,14 @@ def test_the_webhook_ends_it(api: Api) -> None:
 
 
 def test_a_full_server_makes_session_wait_and_then_lets_it_in(api: Api) -> None:
+    def rejected() -> int:
+        return int(api.load()["total"]["rejected"])
+
     async def case(client: Client) -> None:
         held = [await client.session(lifetime=30) for _ in range(40)]
+        before = rejected()
         late = asyncio.ensure_future(client.session(lifetime=30).__aenter__())
-        await asyncio.sleep(1)
+        await asyncio.to_thread(wait_for, lambda: rejected() > before, 10, "it was refused")
         assert not late.done()
         await held[0].close()
         one_more = await asyncio.wait_for(late, 15)

@@ -52,6 +52,39 @@ def test_they_stay_while_the_worker_has_sessions_and_go_at_the_end() -> None:
         assert kept[0].ask("/pid", None).json["pid"] not in old
 
 
+def test_none_moves_to_a_worker_that_drains() -> None:
+    """It would be sent away with its first reply, and with the drain's end in the middle of one."""
+    with serving(2) as running:
+        sid, pid = start(running)
+        old = restart(running)
+        assert pid in old
+        with contextlib.ExitStack() as stack:
+            while True:  # until a new one accepts
+                client = stack.enter_context(Client(running.port))
+                if client.ask("/pid", None).header("connection") is None:
+                    break
+            for number in range(1, 9):
+                reply = client.ask(f"/s/{sid}/n", None)
+                assert reply.json == {"n": number, "pid": pid}
+                assert reply.header("connection") is None
+
+
+def test_a_part_of_a_head_goes_with_its_connection() -> None:
+    with serving(2) as running, contextlib.ExitStack() as stack:
+        sid, pid = start(running)
+        while True:
+            client = stack.enter_context(Client(running.port))
+            if client.ask("/pid", None).json["pid"] == pid:
+                break
+        old = restart(running)
+        client.send(b"GET /pid HT")
+        assert running.fetch("POST", f"/s/{sid}/end").status == 200
+        wait_for(lambda: not old & workers(running), 10, "its session has ended")
+        client.send(b"TP/1.1\r\nhost: t\r\n\r\n")
+        reply = client.read()
+        assert reply.status == 200 and reply.json["pid"] not in old
+
+
 def test_under_gunicorn_too() -> None:
     with serving(2, command=GUNICORN) as running, Client(running.port) as client:
         before = client.ask("/pid", None).json["pid"]
