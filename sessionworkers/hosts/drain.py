@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from sessionworkers.worker.drain import End, Held, Phase
 
 if TYPE_CHECKING:
+    from sessionworkers.hosts.handover import Handover
     from sessionworkers.hosts.uvicorn import SessionServer
     from sessionworkers.worker.worker import Worker
 
@@ -76,13 +77,6 @@ def busy(connection: Any) -> bool:
     return cycle is not None and not cycle.response_complete
 
 
-def answering(connection: Any) -> bool:
-    """Whether the head of a reply has gone out. Of one that another worker makes uvicorn's cycle knows nothing."""
-    remote = getattr(connection, "remote", None)
-    begun: bool = connection.cycle.response_started if remote is None else remote.begun
-    return begun
-
-
 class Draining:
     """The drain of ``server``, which calls `tick` on each of its own ticks, and `cut` before its shutdown."""
 
@@ -105,6 +99,11 @@ class Draining:
         """Whether this worker drains."""
         return self._worker.drain.phase in (Phase.DRAINING, Phase.ENDING)
 
+    @property
+    def _handover(self) -> Handover | None:
+        handover: Handover | None = self._server.config.handover  # type: ignore[attr-defined]
+        return handover
+
     def begin(self, timeout: float, *, all: bool = False, sessions: bool = True) -> None:
         """Serve what this worker holds for up to ``timeout`` seconds, ``inf`` for no limit."""
         if not self._worker.begin_drain(timeout, all=all, sessions=sessions):
@@ -116,9 +115,8 @@ class Draining:
         config.loaded_app = app_closing = closing(app)
         if getattr(config, "accepting", None) is not None:
             config.accepting = None  # type: ignore[attr-defined]
-        handover = getattr(config, "handover", None)
-        if handover is not None:
-            handover.take_no_more()
+        if self._handover is not None:
+            self._handover.take_no_more()
         for connection in self._server.server_state.connections:
             self._turn(connection, app, app_closing)
         if not all:
@@ -133,7 +131,7 @@ class Draining:
             connection.app = app_closing
         cycle = getattr(connection, "cycle", None)
         waits = getattr(connection, "pipeline", None)  # h11's has none: its cycle would close without a word before
-        if cycle is not None and waits is not None and not waits and busy(connection) and not answering(connection):
+        if cycle is not None and waits is not None and not waits and busy(connection) and not cycle.response_started:
             cycle.keep_alive = False
 
     def _close_listeners(self) -> None:
@@ -193,7 +191,7 @@ class Draining:
 
     def _hand_over(self, held: Held, now: float) -> bool:
         """Give the idle connections away shortly before this worker leaves; True while some are to follow."""
-        drain, handover = self._worker.drain, self._server.config.handover  # type: ignore[attr-defined]
+        drain, handover = self._worker.drain, self._handover
         leaving = not drain.holding(Held(held.requests, held.hopped, held.sessions), now)
         if drain.all or handover is None or not (leaving or drain.deadline - now < HANDING):
             return False

@@ -290,18 +290,17 @@ class _Taking:
 
     def stop(self) -> None:
         """Take nothing more, and close with the last acknowledgement."""
-        if not self._stopped:
-            self._stopped = True
-            self.handover._loop.remove_reader(self.sock.fileno())
-            if not self._begun:
-                self.close()
+        self._stopped = True
+        self.handover._loop.remove_reader(self.sock.fileno())
+        if not self._begun:
+            self.close()
 
     def close(self) -> None:
-        self.stop()
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._stopped = True
         fd = self.sock.fileno()
+        self.handover._loop.remove_reader(fd)
         self.handover._taking.pop(fd, None)
         forget(fd)
         self.sock.close()

@@ -249,7 +249,7 @@ class Remote(Stream):
 
     def _begin(self, data: bytes | memoryview) -> None:
         """``data`` begins with the reply's head."""
-        self.begun = True
+        self.begun = self.cycle.response_started = True
         self._taken = None
         protocol = self.protocol
         if protocol.access_log:
@@ -299,6 +299,7 @@ class RemoteAgain(Remote):
     refuses."""
 
     # what a connection asks of a cycle
+    response_started = False
     response_complete = False
     disconnected = False
     keep_alive = True

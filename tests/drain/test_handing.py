@@ -9,7 +9,7 @@ import time
 import pytest
 
 from sessionworkers.worker.drain import LINGER
-from tests.drain.world import restart, serving, workers
+from tests.drain.world import client_of, restart, serving, workers
 from tests.harness import GUNICORN, wait_for
 from tests.hosts.client import start
 from tests.raw.servers import Client
@@ -37,11 +37,7 @@ def test_they_outlive_their_worker(loop: str) -> None:
 def test_they_stay_while_the_worker_has_sessions_and_go_at_the_end() -> None:
     with serving(2) as running, contextlib.ExitStack() as stack:
         sid, pid = start(running)
-        kept = []
-        while len(kept) < 2:
-            client = stack.enter_context(Client(running.port))
-            if client.ask("/pid", None).json["pid"] == pid:
-                kept.append(client)
+        kept = [client_of(running, stack, lambda accepted: accepted == pid) for _ in range(2)]
         old = restart(running)
         wait_for(lambda: workers(running) & old == {pid}, LINGER, "the one without a session leaves")
         with kept.pop() as client:
@@ -72,10 +68,7 @@ def test_none_moves_to_a_worker_that_drains() -> None:
 def test_a_part_of_a_head_goes_with_its_connection() -> None:
     with serving(2) as running, contextlib.ExitStack() as stack:
         sid, pid = start(running)
-        while True:
-            client = stack.enter_context(Client(running.port))
-            if client.ask("/pid", None).json["pid"] == pid:
-                break
+        client = client_of(running, stack, lambda accepted: accepted == pid)
         old = restart(running)
         client.send(b"GET /pid HT")
         assert running.fetch("POST", f"/s/{sid}/end").status == 200

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import rolling_restart
-from tests.drain.world import FULL, RULE, ended_after, restart, serving, state, stream, workers
+from tests.drain.world import FULL, RULE, client_of, ended_after, restart, serving, state, stream, workers
 from tests.harness import server, wait_for
 from tests.hosts.client import connect, head_of, start, to_end
 from tests.raw.servers import Client, head, held_ports
@@ -50,11 +50,7 @@ def test_a_worker_drains_while_another_one_answers_for_it(began: bool) -> None:
     """Requests whose heads came before, which hop without a cycle of uvicorn's."""
     with serving(2, "--no-handover") as running, contextlib.ExitStack() as stack:
         sid, owner = start(running)
-        clients: list[Client] = []
-        while len(clients) < 4:  # all accepted by the other worker
-            client = stack.enter_context(Client(running.port))
-            if client.ask("/pid", None).json["pid"] != owner:
-                clients.append(client)
+        clients = [client_of(running, stack, lambda pid: pid != owner) for _ in range(4)]
         for client in clients:
             client.send(head(f"/s/{sid}/{'stream' if began else 'slow?seconds=5'}", None))
             while began and b"\r\n\r\n" not in client.held:
@@ -78,11 +74,7 @@ def test_a_connection_in_mid_reply_serves_one_request_more(before: int, local: b
     options = ["--no-handover", *(["--http", "h11"] if frames == "asgi" else [])]
     with serving(2, *options) as running, contextlib.ExitStack() as stack:
         sid, owner = start(running)
-        while True:
-            client = stack.enter_context(Client(running.port))
-            pid = client.ask("/pid", None).json["pid"]
-            if (pid == owner) == local:
-                break
+        client = client_of(running, stack, lambda pid: (pid == owner) == local)
         client.ask(f"/s/{sid}/n", None)  # the link is up
         request = head(f"/s/{sid}/download?size={16 << 20}", None, "GET", "x-of-its-own: 1")
         for _ in range(before):

@@ -8,11 +8,12 @@ import pathlib
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.harness import Server, server, wait_for
 from tests.hosts.client import APP
+from tests.raw.servers import Client
 
 RULE = "path:/s/{id} json:sid start=POST:/s end=POST:/s/{id}/end"
 FULL = bool(os.environ.get("SESSIONWORKERS_FULL"))
@@ -51,6 +52,14 @@ def restart(running: Server) -> set[int]:
 
     wait_for(done, 30, "the new workers serve", interval=0.05)
     return before
+
+
+def client_of(running: Server, stack: contextlib.ExitStack, wanted: Callable[[int], bool]) -> Client:
+    """A connection that was accepted by a worker with such a pid; ``stack`` closes it."""
+    while True:
+        client = stack.enter_context(Client(running.port))
+        if wanted(client.ask("/pid", None).json["pid"]):
+            return client
 
 
 def stream(running: Server, sid: str) -> socket.socket:

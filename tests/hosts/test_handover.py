@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import pytest
 
 from sessionworkers.hop.codec import FrameReader
 from sessionworkers.hosts.handover import Channel, Handover
+from tests.hop.ends import descriptors, until
 
 Serve = tuple[bytes, Callable[[], None] | None]
 
@@ -58,17 +58,6 @@ async def ends() -> AsyncIterator[Ends]:
         await taking.close()
         channel.close()
         assert descriptors() == before
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline = asyncio.get_running_loop().time() + 10
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.005)
 
 
 def run(case: Callable[[Ends], Awaitable[None]]) -> None:
